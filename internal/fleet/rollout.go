@@ -1,0 +1,71 @@
+package fleet
+
+import "time"
+
+// RolloutState is where a rollout stands.
+type RolloutState string
+
+// The states of a rollout.
+const (
+	RolloutRunning RolloutState = "running"
+	RolloutPaused  RolloutState = "paused" // by an operator
+	RolloutHalted  RolloutState = "halted" // by itself: failure budget used up
+	RolloutDone    RolloutState = "done"
+	RolloutAborted RolloutState = "aborted" // by an operator; what it changed stays or was undone
+)
+
+// Rollout moves pools to an image in ordered stages.
+type Rollout struct {
+	ID      string       `json:"id"`
+	Image   string       `json:"image"`
+	State   RolloutState `json:"state"`
+	Reason  string       `json:"reason,omitempty"` // why halted, paused or aborted
+	Policy  Policy       `json:"policy"`
+	Stage   int          `json:"stage"`            // index of the current stage
+	BakedAt time.Time    `json:"bakedAt,omitzero"` // when the current stage became complete
+	Nodes   []Move       `json:"nodes"`            // every node of every stage, in order
+	By      string       `json:"by"`
+	Created time.Time    `json:"created"`
+	Updated time.Time    `json:"updated"`
+}
+
+// Policy is how fast and how carefully a rollout goes.
+type Policy struct {
+	Stages         []RolloutStage `json:"stages"`
+	MaxUnavailable int            `json:"maxUnavailable"` // nodes moving at once within a stage; at least 1
+	FailureBudget  int            `json:"failureBudget"`  // failed nodes tolerated before it halts; 0 halts at the first
+	Bake           time.Duration  `json:"bake"`           // wait after each stage but the last
+	Timeout        time.Duration  `json:"timeout"`        // a node that took longer counts as failed; 0 means 30 min
+	Tries          int            `json:"tries"`          // trial boots; 0 means DefaultTries
+	FlipBack       bool           `json:"flipBack"`       // on halt, return what this rollout changed
+}
+
+// RolloutStage selects the nodes of one stage of a rollout.
+type RolloutStage struct {
+	Pool string `json:"pool"`
+}
+
+// MoveState is where one node stands in a rollout.
+type MoveState string
+
+// The states of a node's move.
+const (
+	MoveWaiting  MoveState = "waiting"
+	MoveMoving   MoveState = "moving"   // desired image was set
+	MoveDone     MoveState = "done"     // confirmed on the image
+	MoveFailed   MoveState = "failed"   // fell back, or took too long
+	MoveSkipped  MoveState = "skipped"  // gone, cordoned, banned, already there: see Reason
+	MoveReturned MoveState = "returned" // flipped back after a halt
+)
+
+// Move is one node's part in a rollout.
+type Move struct {
+	Node       string    `json:"node"`
+	Stage      int       `json:"stage"`
+	State      MoveState `json:"state"`
+	From       string    `json:"from,omitempty"` // image before
+	Generation uint64    `json:"generation,omitempty"`
+	Reason     string    `json:"reason,omitempty"`
+	Started    time.Time `json:"started,omitzero"`
+	Ended      time.Time `json:"ended,omitzero"`
+}

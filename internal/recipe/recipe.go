@@ -1,0 +1,81 @@
+// Package recipe holds what a person asks of an image: the YAML file in
+// recipes/, parsed strictly and validated with file, line and column. It
+// resolves nothing and fetches nothing; that is lock's work.
+package recipe
+
+import "github.com/turnout-project/turnout/internal/manifest"
+
+// Recipe is one recipe with what it extends already merged in.
+type Recipe struct {
+	Path         string `yaml:"-"` // file it was read from; sources of Files are relative to its folder
+	Digest       string `yaml:"-"` // "sha256:…" over the merged recipe and every file it embeds
+	Name         string `yaml:"name"`
+	Version      string `yaml:"version"`
+	Architecture string `yaml:"architecture"` // "amd64" (default) or "arm64"
+	Extends      string `yaml:"extends"`      // another recipe, relative to this one; its fields are the defaults
+	Base         Base   `yaml:"base"`
+	Kernel       Kernel `yaml:"kernel"`
+	// Packages beside the kernel and what Debian calls essential: "name" or
+	// "name=version" (exact), or "name=1.2.*" (series; the lock is exact).
+	Packages []string          `yaml:"packages"`
+	Remove   []string          `yaml:"remove"` // packages of Base.Include that this recipe leaves out
+	Files    []File            `yaml:"files"`
+	Services Services          `yaml:"services"`
+	Sysctl   map[string]string `yaml:"sysctl"`   // written to /etc/sysctl.d/50-turnout.conf
+	Modprobe []string          `yaml:"modprobe"` // lines of /etc/modprobe.d/50-turnout.conf
+	Users    []User            `yaml:"users"`
+	Boot     manifest.Boot     `yaml:"boot"`
+	Health   manifest.Health   `yaml:"health"`
+	Updates  string            `yaml:"updates"` // only "disabled" (default) is accepted
+	Labels   map[string]string `yaml:"labels"`
+}
+
+// Base is the distribution an image is made of.
+type Base struct {
+	Distribution string   `yaml:"distribution"` // "debian"
+	Release      string   `yaml:"release"`      // "bookworm"
+	Sources      []Source `yaml:"sources"`
+	Keyring      string   `yaml:"keyring"` // absolute path of an apt keyring on the build host
+}
+
+// Source is one apt archive.
+type Source struct {
+	URI        string   `yaml:"uri"`
+	Suites     []string `yaml:"suites"`
+	Components []string `yaml:"components"`
+}
+
+// Kernel pins the one kernel of an image.
+type Kernel struct {
+	Package string   `yaml:"package"` // "linux-image-6.1.0-50-amd64"
+	Version string   `yaml:"version"` // exact package version; "" takes what the archive has and the lock pins it
+	Cmdline []string `yaml:"cmdline"` // added to what every image gets
+	// ExcludeModules are path prefixes below /lib/modules/<release>/kernel/
+	// left out of the image ("sound/", "drivers/media/"), firmware included.
+	ExcludeModules []string `yaml:"exclude_modules"`
+}
+
+// File is a file, folder or link put into the root.
+type File struct {
+	Path    string `yaml:"path"`
+	Source  string `yaml:"source"`  // file beside the recipe, or
+	Content string `yaml:"content"` // text, or
+	Link    string `yaml:"link"`    // target of a symbolic link
+	Mode    string `yaml:"mode"`    // octal, default "0644"
+	Owner   string `yaml:"owner"`   // "root:root"
+}
+
+// Services are systemd units switched at build time.
+type Services struct {
+	Enable []string `yaml:"enable"`
+	Mask   []string `yaml:"mask"`
+}
+
+// User is an account; there are no passwords in recipes.
+type User struct {
+	Name   string   `yaml:"name"`
+	UID    int      `yaml:"uid"`
+	Groups []string `yaml:"groups"`
+	Shell  string   `yaml:"shell"`
+	Home   string   `yaml:"home"`
+}
