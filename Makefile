@@ -1,0 +1,41 @@
+# Two targets matter: `make demo` and `make test`. Both install what they
+# need (as root, on Debian 12 or newer).
+
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+LDFLAGS  = -s -w -buildid= -X github.com/turnout-project/turnout/internal/buildinfo.version=$(VERSION)
+GOFLAGS_BUILD = -trimpath -ldflags '$(LDFLAGS)'
+LINT = github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.6.2
+PROGRAMS = imgbuild pxeserver nodeagent
+
+export CGO_ENABLED = 0
+
+.DEFAULT_GOAL := help
+.PHONY: help deps build demo test unit machine lint clean
+
+help: ## say what can be made
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
+
+deps: ## install the tools that building, testing and the demo need
+	@scripts/deps.sh
+
+build: ## build the three programs into bin/
+	go build $(GOFLAGS_BUILD) -o bin/ $(addprefix ./cmd/,$(PROGRAMS))
+
+demo: deps build ## play the whole job on a virtual rack: PXE, canary, rollback, flip, tampering
+	go build -o bin/rackdemo ./internal/demo/rackdemo
+	bin/rackdemo $(DEMOFLAGS)
+
+test: deps build unit machine ## everything that CI runs
+
+unit: ## unit and integration tests
+	go vet ./...
+	go test -timeout 20m $(TESTFLAGS) ./...
+
+machine: build ## the demo's scenes and power cuts, as tests on virtual machines
+	TURNOUT_MACHINE_TEST=1 go test -count=1 -timeout 60m -v -run 'TestRack|TestPowerCuts' ./internal/demo
+
+lint: ## golangci-lint, the version that is pinned here
+	go run $(LINT) run
+
+clean: ## remove what was built; downloaded packages stay in .cache
+	rm -rf bin out
