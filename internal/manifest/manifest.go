@@ -123,13 +123,14 @@ type Measurements struct {
 type BootPath struct {
 	Name         string        `json:"name"` // "disk", "network", "installer"
 	Applications []Application `json:"applications"`
-	PCR4         Digests       `json:"pcr4"` // value after exactly Calling, separator, the applications
+	PCR4         Digests       `json:"pcr4"` // value after exactly Calling, separator, all the applications
 }
 
 // Application is one PE image the firmware measures into PCR 4.
 type Application struct {
 	Name         string  `json:"name"` // "systemd-boot", "UKI", "kernel inside the UKI"
 	Authenticode Digests `json:"authenticode"`
+	Optional     bool    `json:"optional,omitempty"` // may be absent from the log: the stub hides its kernel from the firmware when Secure Boot is on
 }
 
 // PhaseValue is the value of PCR 11 once the given boot phases were measured.
