@@ -1,0 +1,297 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/turnout-project/turnout/internal/fleet"
+	"github.com/turnout-project/turnout/internal/store"
+)
+
+// querier is what *sql.DB and *sql.Tx share.
+type querier interface {
+	ExecContext(ctx context.Context, q string, args ...any) (sql.Result, error)
+	QueryContext(ctx context.Context, q string, args ...any) (*sql.Rows, error)
+	QueryRowContext(ctx context.Context, q string, args ...any) *sql.Row
+}
+
+// tx implements store.Tx on a transaction, and the readers on a pool.
+type tx struct{ q querier }
+
+func one[T any](ctx context.Context, t tx, what, name, query string, args ...any) (*T, error) {
+	var doc []byte
+	err := t.q.QueryRowContext(ctx, query, args...).Scan(&doc)
+	if errors.Is(err, sql.ErrNoRows) {
+		return nil, store.NotFound(what, name)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("reading %s %q: %w", what, name, err)
+	}
+	v := new(T)
+	if err := json.Unmarshal(doc, v); err != nil {
+		return nil, fmt.Errorf("reading %s %q: %w", what, name, err)
+	}
+	return v, nil
+}
+
+func many[T any](ctx context.Context, t tx, what, query string, args ...any) ([]*T, error) {
+	rows, err := t.q.QueryContext(ctx, query, args...)
+	if err != nil {
+		return nil, fmt.Errorf("listing %s: %w", what, err)
+	}
+	defer rows.Close()
+	out := []*T{}
+	for rows.Next() {
+		var doc sql.RawBytes
+		if err := rows.Scan(&doc); err != nil {
+			return nil, fmt.Errorf("listing %s: %w", what, err)
+		}
+		v := new(T)
+		if err := json.Unmarshal(doc, v); err != nil {
+			return nil, fmt.Errorf("listing %s: %w", what, err)
+		}
+		out = append(out, v)
+	}
+	return out, rows.Err()
+}
+
+// exec runs one statement and returns the number of rows it touched.
+func (t tx) exec(ctx context.Context, query string, args ...any) (int64, error) {
+	r, err := t.q.ExecContext(ctx, query, args...)
+	if err != nil {
+		return 0, err
+	}
+	return r.RowsAffected()
+}
+
+func (t tx) Node(ctx context.Context, name string) (*fleet.Node, error) {
+	return one[fleet.Node](ctx, t, "node", name, "SELECT doc FROM node WHERE name = ?", name)
+}
+
+func (t tx) NodeByEK(ctx context.Context, ek string) (*fleet.Node, error) {
+	return one[fleet.Node](ctx, t, "node with TPM", ek, "SELECT doc FROM node WHERE ek = ?", ek)
+}
+
+func (t tx) NodeByMAC(ctx context.Context, mac fleet.MAC) (*fleet.Node, error) {
+	return one[fleet.Node](ctx, t, "node with MAC", string(mac),
+		"SELECT doc FROM node JOIN node_mac ON node = name WHERE mac = ?", string(mac))
+}
+
+func (t tx) Nodes(ctx context.Context) ([]*fleet.Node, error) {
+	return many[fleet.Node](ctx, t, "nodes", "SELECT doc FROM node ORDER BY name")
+}
+
+func (t tx) CreateNode(ctx context.Context, n *fleet.Node) error {
+	if _, err := t.Node(ctx, n.Name); err == nil {
+		return store.Taken("node", n.Name)
+	}
+	return t.saveNode(ctx, n, "INSERT INTO node(ek, doc, name) VALUES (?, ?, ?)")
+}
+
+func (t tx) PutNode(ctx context.Context, n *fleet.Node) error {
+	return t.saveNode(ctx, n, "UPDATE node SET ek = ?, doc = ? WHERE name = ?")
+}
+
+func (t tx) saveNode(ctx context.Context, n *fleet.Node, query string) error {
+	doc, err := json.Marshal(n)
+	if err != nil {
+		return fmt.Errorf("node %q: %w", n.Name, err)
+	}
+	hits, err := t.exec(ctx, query, sql.NullString{String: n.EKHash, Valid: n.EKHash != ""}, doc, n.Name)
+	switch {
+	case unique(err):
+		owner, _ := t.NodeByEK(ctx, n.EKHash)
+		return store.Conflict("TPM", n.EKHash, nameOf(owner))
+	case err != nil:
+		return fmt.Errorf("writing node %q: %w", n.Name, err)
+	case hits == 0:
+		return store.NotFound("node", n.Name)
+	}
+	return t.saveMACs(ctx, n)
+}
+
+// saveMACs makes node_mac say what n says; for a heartbeat that is one read.
+func (t tx) saveMACs(ctx context.Context, n *fleet.Node) error {
+	var have string
+	err := t.q.QueryRowContext(ctx, "SELECT coalesce(group_concat(mac), '') FROM (SELECT mac FROM node_mac WHERE node = ? ORDER BY mac)", n.Name).Scan(&have)
+	if err != nil {
+		return fmt.Errorf("reading the MACs of node %q: %w", n.Name, err)
+	}
+	want := map[fleet.MAC]bool{}
+	for _, m := range n.MACs {
+		want[m] = true
+	}
+	for _, m := range strings.Split(have, ",") {
+		if m == "" || want[fleet.MAC(m)] {
+			delete(want, fleet.MAC(m))
+			continue
+		}
+		if _, err := t.exec(ctx, "DELETE FROM node_mac WHERE mac = ?", m); err != nil {
+			return fmt.Errorf("writing the MACs of node %q: %w", n.Name, err)
+		}
+	}
+	for m := range want {
+		_, err := t.exec(ctx, "INSERT INTO node_mac(mac, node) VALUES (?, ?)", string(m), n.Name)
+		if unique(err) {
+			owner, _ := t.NodeByMAC(ctx, m)
+			return store.Conflict("MAC", string(m), nameOf(owner))
+		}
+		if err != nil {
+			return fmt.Errorf("writing the MACs of node %q: %w", n.Name, err)
+		}
+	}
+	return nil
+}
+
+func nameOf(n *fleet.Node) string {
+	if n == nil {
+		return "?"
+	}
+	return n.Name
+}
+
+func (t tx) DeleteNode(ctx context.Context, name string) error {
+	if _, err := t.exec(ctx, "DELETE FROM ticket WHERE node = ?", name); err != nil {
+		return fmt.Errorf("removing node %q: %w", name, err)
+	}
+	hits, err := t.exec(ctx, "DELETE FROM node WHERE name = ?", name) // MACs and enrolment follow
+	if err == nil && hits == 0 {
+		return store.NotFound("node", name)
+	}
+	return err
+}
+
+func (t tx) Pool(ctx context.Context, name string) (*fleet.Pool, error) {
+	return one[fleet.Pool](ctx, t, "pool", name, "SELECT doc FROM pool WHERE name = ?", name)
+}
+
+func (t tx) Pools(ctx context.Context) ([]*fleet.Pool, error) {
+	return many[fleet.Pool](ctx, t, "pools", "SELECT doc FROM pool ORDER BY name")
+}
+
+// put writes a document under its key.
+func (t tx) put(ctx context.Context, what string, v any, query string, args ...any) error {
+	doc, err := json.Marshal(v)
+	if err != nil {
+		return fmt.Errorf("%s: %w", what, err)
+	}
+	if _, err := t.exec(ctx, query, append([]any{doc}, args...)...); err != nil {
+		return fmt.Errorf("writing %s: %w", what, err)
+	}
+	return nil
+}
+
+func (t tx) PutPool(ctx context.Context, p *fleet.Pool) error {
+	return t.put(ctx, "pool "+p.Name, p, "INSERT OR REPLACE INTO pool(doc, name) VALUES (?, ?)", p.Name)
+}
+
+func (t tx) Image(ctx context.Context, digest string) (*fleet.Image, error) {
+	return one[fleet.Image](ctx, t, "image", digest, "SELECT doc FROM image WHERE digest = ?", digest)
+}
+
+func (t tx) Images(ctx context.Context) ([]*fleet.Image, error) {
+	return many[fleet.Image](ctx, t, "images", "SELECT doc FROM image ORDER BY published DESC, digest")
+}
+
+func (t tx) PutImage(ctx context.Context, i *fleet.Image) error {
+	return t.put(ctx, "image "+i.Digest, i, "INSERT OR REPLACE INTO image(doc, digest, published) VALUES (?, ?, ?)",
+		i.Digest, i.Published.UnixNano())
+}
+
+func (t tx) AppendEvent(ctx context.Context, e *fleet.Event) error {
+	r, err := t.q.ExecContext(ctx, "INSERT INTO event(at, actor, node, kind, message) VALUES (?, ?, ?, ?, ?)",
+		e.At.UnixNano(), e.Actor, e.Node, e.Kind, e.Message)
+	if err != nil {
+		return fmt.Errorf("writing an event: %w", err)
+	}
+	e.ID, err = r.LastInsertId()
+	return err
+}
+
+func (t tx) Events(ctx context.Context, q store.EventQuery) ([]fleet.Event, error) {
+	query := "SELECT id, at, actor, node, kind, message FROM event WHERE id > ? AND substr(kind, 1, ?) = ?"
+	args := []any{q.After, len(q.Kind), q.Kind}
+	if q.Node != "" {
+		query, args = query+" AND node = ?", append(args, q.Node)
+	}
+	if q.Last {
+		query += " ORDER BY id DESC LIMIT " + strconv.Itoa(q.Max())
+		query = "SELECT * FROM (" + query + ") ORDER BY id"
+	} else {
+		query += " ORDER BY id LIMIT " + strconv.Itoa(q.Max())
+	}
+	rows, err := t.q.QueryContext(ctx, query, args...)
+	if err != nil {
+		return nil, fmt.Errorf("listing events: %w", err)
+	}
+	defer rows.Close()
+	var out []fleet.Event
+	for rows.Next() {
+		var e fleet.Event
+		var at int64
+		if err := rows.Scan(&e.ID, &at, &e.Actor, &e.Node, &e.Kind, &e.Message); err != nil {
+			return nil, fmt.Errorf("listing events: %w", err)
+		}
+		e.At = time.Unix(0, at).UTC()
+		out = append(out, e)
+	}
+	return out, rows.Err()
+}
+
+func (t tx) Enrolment(ctx context.Context, node string) (*store.Enrolment, error) {
+	return one[store.Enrolment](ctx, t, "enrolment", node, "SELECT doc FROM enrolment WHERE node = ?", node)
+}
+
+func (t tx) PutEnrolment(ctx context.Context, e *store.Enrolment) error {
+	return t.put(ctx, "enrolment of "+e.Node, e, "INSERT OR REPLACE INTO enrolment(doc, node) VALUES (?, ?)", e.Node)
+}
+
+func (t tx) DeleteEnrolment(ctx context.Context, node string) error {
+	_, err := t.exec(ctx, "DELETE FROM enrolment WHERE node = ?", node)
+	return err
+}
+
+func (t tx) PutTicket(ctx context.Context, k *store.Ticket) error {
+	_, err := t.exec(ctx, "INSERT OR REPLACE INTO ticket(kind, key, node, expires, payload) VALUES (?, ?, ?, ?, ?)",
+		k.Kind, k.Key, k.Node, k.Expires.UnixNano(), k.Payload)
+	return err
+}
+
+func (t tx) TakeTicket(ctx context.Context, kind, key, node string, now time.Time) (*store.Ticket, error) {
+	if _, err := t.exec(ctx, "DELETE FROM ticket WHERE expires <= ?", now.UnixNano()); err != nil {
+		return nil, fmt.Errorf("dropping expired tickets: %w", err)
+	}
+	k := &store.Ticket{Kind: kind, Key: key, Node: node}
+	var at int64
+	err := t.q.QueryRowContext(ctx, "DELETE FROM ticket WHERE kind = ? AND key = ? AND node = ? RETURNING expires, payload",
+		kind, key, node).Scan(&at, &k.Payload)
+	if errors.Is(err, sql.ErrNoRows) {
+		return nil, store.NotFound(kind, "…")
+	}
+	k.Expires = time.Unix(0, at).UTC()
+	return k, err
+}
+
+func (t tx) Leases(ctx context.Context) ([]store.Lease, error) {
+	ls, err := many[store.Lease](ctx, t, "leases", "SELECT doc FROM lease ORDER BY mac")
+	out := make([]store.Lease, 0, len(ls))
+	for _, l := range ls {
+		out = append(out, *l)
+	}
+	return out, err
+}
+
+func (t tx) PutLease(ctx context.Context, l store.Lease) error {
+	return t.put(ctx, "lease of "+string(l.MAC), l, "INSERT OR REPLACE INTO lease(doc, mac) VALUES (?, ?)", string(l.MAC))
+}
+
+func (t tx) DeleteLease(ctx context.Context, mac fleet.MAC) error {
+	_, err := t.exec(ctx, "DELETE FROM lease WHERE mac = ?", string(mac))
+	return err
+}
