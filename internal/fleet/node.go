@@ -66,6 +66,7 @@ type Node struct {
 	LastSeen time.Time `json:"lastSeen,omitzero"`  // server clock
 	Verdict  *Verdict  `json:"verdict,omitempty"`  // last attestation, nil before
 	Banned   []Ban     `json:"banned,omitempty"`   // images that failed here; not sent again without an operator's word
+	Failure  *Failure  `json:"failure,omitempty"`  // last thing that went wrong with an image here, nil if nothing did
 	Created  time.Time `json:"created"`
 }
 
@@ -78,6 +79,7 @@ type Desired struct {
 	Tries      int    `json:"tries,omitempty"`      // trial boots granted; 0 means DefaultTries
 	Reason     string `json:"reason,omitempty"`     // for people and the event log
 	Rollout    string `json:"rollout,omitempty"`    // rollout that asked, "" for an operator
+	Reinstall  bool   `json:"reinstall,omitempty"`  // write the image anew, even if a slot holds it already
 }
 
 // DefaultTries is the number of trial boots of an image that asks for none.
@@ -88,6 +90,27 @@ type Ban struct {
 	Image  string    `json:"image"`
 	Reason string    `json:"reason"`
 	At     time.Time `json:"at"`
+}
+
+// Failure is what went wrong with an image on a node, remembered beyond the
+// heartbeat that told it: after a fallback the node itself may not know.
+type Failure struct {
+	Image      string    `json:"image"`
+	Generation uint64    `json:"generation"`
+	Check      string    `json:"check,omitempty"` // name of the health check, "attestation", or ""
+	Detail     string    `json:"detail"`
+	At         time.Time `json:"at"` // server clock
+}
+
+// String returns "check NAME: DETAIL", or the detail alone.
+func (f *Failure) String() string {
+	switch {
+	case f == nil:
+		return ""
+	case f.Check == "":
+		return f.Detail
+	}
+	return "check " + f.Check + ": " + f.Detail
 }
 
 // Stage says which program on the node speaks.

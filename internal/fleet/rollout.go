@@ -32,12 +32,19 @@ type Rollout struct {
 // Policy is how fast and how carefully a rollout goes.
 type Policy struct {
 	Stages         []RolloutStage `json:"stages"`
-	MaxUnavailable int            `json:"maxUnavailable"` // nodes moving at once within a stage; at least 1
-	FailureBudget  int            `json:"failureBudget"`  // failed nodes tolerated before it halts; 0 halts at the first
+	MaxUnavailable Amount         `json:"maxUnavailable"` // nodes of a stage that move at once; at least 1
+	FailureBudget  Amount         `json:"failureBudget"`  // failed nodes of the rollout tolerated before it halts; 0 halts at the first
 	Bake           time.Duration  `json:"bake"`           // wait after each stage but the last
 	Timeout        time.Duration  `json:"timeout"`        // a node that took longer counts as failed; 0 means 30 min
 	Tries          int            `json:"tries"`          // trial boots; 0 means DefaultTries
 	FlipBack       bool           `json:"flipBack"`       // on halt, return what this rollout changed
+}
+
+// Amount is a number of nodes, or a percentage of some ("25%"). The zero
+// value is no node.
+type Amount struct {
+	Nodes   int
+	Percent int // used if above 0
 }
 
 // RolloutStage selects the nodes of one stage of a rollout.
@@ -50,12 +57,13 @@ type MoveState string
 
 // The states of a node's move.
 const (
-	MoveWaiting  MoveState = "waiting"
-	MoveMoving   MoveState = "moving"   // desired image was set
-	MoveDone     MoveState = "done"     // confirmed on the image
-	MoveFailed   MoveState = "failed"   // fell back, or took too long
-	MoveSkipped  MoveState = "skipped"  // gone, cordoned, banned, already there: see Reason
-	MoveReturned MoveState = "returned" // flipped back after a halt
+	MoveWaiting   MoveState = "waiting"
+	MoveMoving    MoveState = "moving"    // desired image was set
+	MoveDone      MoveState = "done"      // confirmed on the image
+	MoveFailed    MoveState = "failed"    // fell back, or took too long
+	MoveSkipped   MoveState = "skipped"   // gone, cordoned, banned, already there: see Reason
+	MoveReturning MoveState = "returning" // on its way back after a halt
+	MoveReturned  MoveState = "returned"  // flipped back after a halt
 )
 
 // Move is one node's part in a rollout.

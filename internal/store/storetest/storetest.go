@@ -268,7 +268,7 @@ func poolsAndImages(t *testing.T, s store.Store) {
 func rollouts(t *testing.T, s store.Store) {
 	r := &fleet.Rollout{
 		Image: "sha256:01", State: fleet.RolloutRunning, Created: now, Updated: now, By: "alice",
-		Policy: fleet.Policy{Stages: []fleet.RolloutStage{{Pool: "canary"}}, MaxUnavailable: 1, Bake: time.Minute},
+		Policy: fleet.Policy{Stages: []fleet.RolloutStage{{Pool: "canary"}}, MaxUnavailable: fleet.Amount{Nodes: 1}, Bake: time.Minute},
 		Nodes:  []fleet.Move{{Node: "n2", State: fleet.MoveWaiting}, {Node: "n1", State: fleet.MoveWaiting}},
 	}
 	update(t, s, func(tx store.Tx) error { return tx.CreateRollout(ctx(), r) })

@@ -1,0 +1,180 @@
+package rollout
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/turnout-project/turnout/internal/fleet"
+	"github.com/turnout-project/turnout/internal/store"
+)
+
+// Executor carries out the plans of all live rollouts. It makes no choices.
+type Executor struct {
+	Store    store.Store
+	Now      func() time.Time // nil means time.Now
+	Log      *slog.Logger     // nil means quiet
+	Interval time.Duration    // between passes when nothing wakes it; 0 means 1 s
+	Wake     <-chan struct{}  // something changed; may be nil
+}
+
+// errStale says that the state has moved on since the plan was made.
+var errStale = errors.New("state has changed since the plan was made")
+
+// Run makes passes until ctx ends. Errors are logged and tried again.
+func (e *Executor) Run(ctx context.Context) {
+	every := e.Interval
+	if every <= 0 {
+		every = time.Second
+	}
+	t := time.NewTicker(every)
+	defer t.Stop()
+	for {
+		if err := e.Pass(ctx); err != nil && ctx.Err() == nil {
+			e.log().Error("rollout pass failed; it will be tried again", "err", err)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.C:
+		case <-e.Wake:
+		}
+	}
+}
+
+// Pass plans each live rollout once and applies its steps, all of a plan in
+// one update or none. Doing it twice does nothing more.
+func (e *Executor) Pass(ctx context.Context) error {
+	rs, err := e.Store.Rollouts(ctx)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, r := range rs {
+		if !Live(r) {
+			continue
+		}
+		if err := e.advance(ctx, r); err != nil && !errors.Is(err, errStale) {
+			errs = append(errs, fmt.Errorf("rollout %s: %w", r.ID, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (e *Executor) advance(ctx context.Context, r *fleet.Rollout) error {
+	nodes, err := e.Store.Nodes(ctx)
+	if err != nil {
+		return err
+	}
+	now := e.now()
+	steps := Plan(now, r, nodes)
+	if len(steps) == 0 {
+		return nil
+	}
+	err = e.Store.Update(ctx, func(tx store.Tx) error { return apply(ctx, tx, r, steps, now) })
+	if err == nil {
+		for _, s := range steps {
+			e.log().Info("rollout step", "rollout", r.ID, "step", string(s.Kind), "node", s.Node, "generation", s.Generation, "reason", s.Reason)
+		}
+	}
+	return err
+}
+
+// apply does all steps of a plan that was made for the rollout as planned.
+func apply(ctx context.Context, tx store.Tx, planned *fleet.Rollout, steps []Step, now time.Time) error {
+	r, err := tx.Rollout(ctx, planned.ID)
+	if err != nil {
+		return err
+	}
+	if !r.Updated.Equal(planned.Updated) {
+		return errStale
+	}
+	label := label(ctx, tx, r.Image)
+	moves := index(r)
+	for _, s := range steps {
+		m := moves[s.Node]
+		if err := applyToNode(ctx, tx, r, m, s, now); err != nil {
+			return err
+		}
+		applyTo(r, m, s, now)
+		if s.Kind == Finish {
+			if err := adopt(ctx, tx, r); err != nil {
+				return err
+			}
+		}
+		ev := event(r, s, label, now)
+		if err := tx.AppendEvent(ctx, &ev); err != nil {
+			return err
+		}
+	}
+	touch(r, now)
+	return tx.PutRollout(ctx, r)
+}
+
+func applyToNode(ctx context.Context, tx store.Tx, r *fleet.Rollout, m *fleet.Move, s Step, now time.Time) error {
+	if s.Kind != Start && s.Kind != Return && s.Kind != Fail {
+		return nil
+	}
+	n, err := tx.Node(ctx, s.Node)
+	if errors.Is(err, store.ErrNotFound) && s.Kind == Fail {
+		return nil // removed: nothing to set back
+	}
+	if err != nil {
+		return err
+	}
+	if !applyNode(r, m, n, s, now) {
+		return errStale
+	}
+	return tx.PutNode(ctx, n)
+}
+
+// adopt makes the image the one that fresh nodes of the pools install.
+func adopt(ctx context.Context, tx store.Tx, r *fleet.Rollout) error {
+	for _, s := range r.Policy.Stages {
+		p, err := tx.Pool(ctx, s.Pool)
+		if errors.Is(err, store.ErrNotFound) {
+			p, err = &fleet.Pool{Name: s.Pool}, nil
+		}
+		if err != nil {
+			return err
+		}
+		p.Image = r.Image
+		if err := tx.PutPool(ctx, p); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// label returns "name version (digest)" of an image for people.
+func label(ctx context.Context, tx store.Reader, digest string) string {
+	if i, err := tx.Image(ctx, digest); err == nil {
+		return i.Name + " " + i.Version + " (" + Short(digest) + ")"
+	}
+	return "image " + Short(digest)
+}
+
+// touch gives a rollout a change time that differs from the one before, also
+// when the clock stands still or goes back.
+func touch(r *fleet.Rollout, now time.Time) {
+	if !now.After(r.Updated) {
+		now = r.Updated.Add(1)
+	}
+	r.Updated = now
+}
+
+func (e *Executor) now() time.Time {
+	if e.Now != nil {
+		return e.Now()
+	}
+	return time.Now()
+}
+
+func (e *Executor) log() *slog.Logger {
+	if e.Log != nil {
+		return e.Log
+	}
+	return slog.New(slog.DiscardHandler)
+}

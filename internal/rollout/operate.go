@@ -1,0 +1,229 @@
+package rollout
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/turnout-project/turnout/internal/fleet"
+	"github.com/turnout-project/turnout/internal/store"
+)
+
+// Refusal is the error of an act that is well formed but not allowed as
+// things stand. Hint says what to do instead.
+type Refusal struct{ Why, Hint string }
+
+// Error implements error.
+func (r *Refusal) Error() string { return r.Why }
+
+// Draft returns the rollout that New would start: every node of every
+// stage's pool, by name, with the reasons of those that cannot take part as
+// things stand. Nothing is stored.
+func Draft(ctx context.Context, rd store.Reader, image string, p fleet.Policy, by string, now time.Time) (*fleet.Rollout, error) {
+	if err := checkPolicy(p); err != nil {
+		return nil, err
+	}
+	if _, err := rd.Image(ctx, image); err != nil {
+		return nil, err
+	}
+	nodes, err := rd.Nodes(ctx)
+	if err != nil {
+		return nil, err
+	}
+	r := &fleet.Rollout{Image: image, State: fleet.RolloutRunning, Policy: p, By: by, Created: now, Updated: now}
+	for i, s := range p.Stages {
+		before := len(r.Nodes)
+		for _, n := range nodes {
+			if n.Pool == s.Pool {
+				r.Nodes = append(r.Nodes, fleet.Move{Node: n.Name, Stage: i, State: fleet.MoveWaiting, Reason: unfit(now, r, n)})
+			}
+		}
+		if len(r.Nodes) == before {
+			return nil, &Refusal{fmt.Sprintf("pool %q of stage %d has no nodes", s.Pool, i+1), "`pxeserver node list` shows who is in which pool"}
+		}
+	}
+	return r, overlap(ctx, rd, r, nodes, now)
+}
+
+func checkPolicy(p fleet.Policy) error {
+	seen := map[string]bool{}
+	for _, s := range p.Stages {
+		if s.Pool == "" || seen[s.Pool] {
+			return &Refusal{fmt.Sprintf("pool %q is named by two stages, or by none", s.Pool), "name each pool once, least critical first"}
+		}
+		seen[s.Pool] = true
+	}
+	switch {
+	case len(p.Stages) == 0:
+		return &Refusal{"the rollout has no stages", "name the pools in order, the canary first: --stage canary --stage rack"}
+	case p.MaxUnavailable.Nodes < 0 || p.FailureBudget.Nodes < 0 || p.Bake < 0 || p.Timeout < 0 || p.Tries < 0:
+		return &Refusal{"the policy has a negative number", "max unavailable, failure budget, bake, timeout and tries are 0 or more"}
+	}
+	return nil
+}
+
+// overlap refuses a rollout that names a node of another that is not over.
+func overlap(ctx context.Context, rd store.Reader, r *fleet.Rollout, nodes []*fleet.Node, now time.Time) error {
+	others, err := rd.Rollouts(ctx)
+	if err != nil {
+		return err
+	}
+	mine := index(r)
+	for _, o := range others {
+		if o.ID == r.ID || !busy(o, nodes, now) {
+			continue
+		}
+		for _, m := range o.Nodes {
+			if mine[m.Node] != nil {
+				return &Refusal{
+					fmt.Sprintf("node %s is part of rollout %s, which is %s", m.Node, o.ID, o.State),
+					fmt.Sprintf("wait for it (`pxeserver rollout status %s`) or end it (`pxeserver rollout abort %s`)", o.ID, o.ID),
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// busy reports whether a rollout still has something to do.
+func busy(r *fleet.Rollout, nodes []*fleet.Node, now time.Time) bool {
+	if r.State == fleet.RolloutRunning || r.State == fleet.RolloutPaused {
+		return true
+	}
+	for _, m := range r.Nodes {
+		if m.State == fleet.MoveMoving || m.State == fleet.MoveReturning {
+			return true
+		}
+	}
+	return Live(r) && len(Plan(now, r, nodes)) > 0
+}
+
+// Holding returns the rollout that a node's move is under way in, or nil.
+func Holding(ctx context.Context, rd store.Reader, node string) (*fleet.Rollout, error) {
+	rs, err := rd.Rollouts(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, r := range rs {
+		if m := index(r)[node]; m != nil && (m.State == fleet.MoveMoving || m.State == fleet.MoveReturning) {
+			return r, nil
+		}
+	}
+	return nil, nil
+}
+
+// New starts a rollout.
+func New(ctx context.Context, s store.Store, image string, p fleet.Policy, by string, now time.Time) (*fleet.Rollout, error) {
+	var r *fleet.Rollout
+	err := s.Update(ctx, func(tx store.Tx) (err error) {
+		if r, err = Draft(ctx, tx, image, p, by, now); err != nil {
+			return err
+		}
+		for i := range r.Nodes {
+			r.Nodes[i].Reason = "" // said again when its turn comes
+		}
+		if err := tx.CreateRollout(ctx, r); err != nil {
+			return err
+		}
+		return note(ctx, tx, r, by, "rollout.started", fmt.Sprintf("%s to %d nodes in %d stages", label(ctx, tx, image), len(r.Nodes), len(p.Stages)), now)
+	})
+	return r, err
+}
+
+// Pause keeps a running rollout from starting more nodes; those on the move
+// go on.
+func Pause(ctx context.Context, s store.Store, id, by, reason string, now time.Time) (*fleet.Rollout, error) {
+	return change(ctx, s, id, now, func(_ store.Tx, r *fleet.Rollout) (kind, msg string, err error) {
+		if r.State != fleet.RolloutRunning {
+			return "", "", wrongState(r, "paused", fleet.RolloutRunning)
+		}
+		r.State, r.Reason = fleet.RolloutPaused, reason
+		return "rollout.paused", reason, nil
+	}, by)
+}
+
+// Resume goes on with a paused rollout, or, by the operator's word, with one
+// that halted: what has failed so far is then forgiven, the budget counts
+// from there, and skipped nodes of the current stage get another chance.
+func Resume(ctx context.Context, s store.Store, id, by string, now time.Time) (*fleet.Rollout, error) {
+	return change(ctx, s, id, now, func(tx store.Tx, r *fleet.Rollout) (kind, msg string, err error) {
+		switch r.State {
+		case fleet.RolloutPaused:
+		case fleet.RolloutHalted:
+			if err := forgive(ctx, tx, r, now); err != nil {
+				return "", "", err
+			}
+		default:
+			return "", "", wrongState(r, "resumed", fleet.RolloutPaused, fleet.RolloutHalted)
+		}
+		msg = "was " + string(r.State) + because(r.Reason)
+		r.State, r.Reason = fleet.RolloutRunning, ""
+		return "rollout.resumed", msg, nil
+	}, by)
+}
+
+func forgive(ctx context.Context, tx store.Tx, r *fleet.Rollout, now time.Time) error {
+	failed := 0
+	for i := range r.Nodes {
+		switch m := &r.Nodes[i]; m.State {
+		case fleet.MoveFailed:
+			failed++
+		case fleet.MoveReturning, fleet.MoveReturned:
+			return &Refusal{"nodes of rollout " + r.ID + " were flipped back", "start a new rollout"}
+		case fleet.MoveSkipped:
+			if m.Stage == r.Stage && m.Reason != alreadyThere {
+				m.State, m.Reason, m.Ended = fleet.MoveWaiting, "", time.Time{}
+			}
+		}
+	}
+	nodes, err := tx.Nodes(ctx)
+	if err != nil {
+		return err
+	}
+	b := r.Policy.FailureBudget.Of(len(r.Nodes))
+	r.Policy.FailureBudget = fleet.Amount{Nodes: failed + b}
+	return overlap(ctx, tx, r, nodes, now)
+}
+
+// Abort ends a rollout. Nodes on the move go on by themselves, unless
+// flipBack is set: then all that the rollout changed is returned.
+func Abort(ctx context.Context, s store.Store, id, by, reason string, flipBack bool, now time.Time) (*fleet.Rollout, error) {
+	return change(ctx, s, id, now, func(_ store.Tx, r *fleet.Rollout) (kind, msg string, err error) {
+		switch r.State {
+		case fleet.RolloutRunning, fleet.RolloutPaused, fleet.RolloutHalted:
+		default:
+			return "", "", wrongState(r, "aborted", fleet.RolloutRunning, fleet.RolloutPaused, fleet.RolloutHalted)
+		}
+		r.State, r.Reason, r.Policy.FlipBack = fleet.RolloutAborted, reason, flipBack
+		return "rollout.aborted", reason, nil
+	}, by)
+}
+
+func wrongState(r *fleet.Rollout, act string, want ...fleet.RolloutState) error {
+	return &Refusal{fmt.Sprintf("rollout %s is %s and cannot be %s", r.ID, r.State, act), fmt.Sprintf("only one that is %v can", want)}
+}
+
+func change(ctx context.Context, s store.Store, id string, now time.Time, fn func(store.Tx, *fleet.Rollout) (kind, msg string, err error), by string) (*fleet.Rollout, error) {
+	var r *fleet.Rollout
+	err := s.Update(ctx, func(tx store.Tx) (err error) {
+		if r, err = tx.Rollout(ctx, id); err != nil {
+			return err
+		}
+		kind, msg, err := fn(tx, r)
+		if err != nil {
+			return err
+		}
+		touch(r, now)
+		return errors.Join(tx.PutRollout(ctx, r), note(ctx, tx, r, by, kind, msg, now))
+	})
+	return r, err
+}
+
+func note(ctx context.Context, tx store.Tx, r *fleet.Rollout, by, kind, msg string, now time.Time) error {
+	text := "rollout " + r.ID
+	if msg != "" {
+		text += ": " + msg
+	}
+	return tx.AppendEvent(ctx, &fleet.Event{At: now, Actor: by, Kind: kind, Message: text})
+}
