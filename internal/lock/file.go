@@ -1,6 +1,6 @@
 // Package lock holds the lock file: every byte an image is made of, by name,
 // version, size and SHA-256. It is written by `imgbuild lock` and read by
-// `imgbuild build`. This package is pure; resolving is internal/apt's work.
+// `imgbuild build`. Nothing is resolved here; that is internal/apt's work.
 package lock
 
 // Version is the version of lock files this package writes.
@@ -9,13 +9,14 @@ const Version = 1
 // File is one lock file.
 type File struct {
 	Version         int       `json:"version"`
-	Recipe          string    `json:"recipe"` // digest of the recipe it answers to
+	Recipe          string    `json:"recipe"` // Request of the recipe it answers (recipe.Recipe.Request)
 	Name            string    `json:"name"`   // recipe's name, for people
 	Architecture    string    `json:"architecture"`
 	SourceDateEpoch int64     `json:"sourceDateEpoch"` // newest Release date of the indexes, Unix seconds
 	Indexes         []Index   `json:"indexes"`
+	Kernel          string    `json:"kernel"`   // name of the kernel's package, one of Packages
 	Packages        []Package `json:"packages"` // the root file system, sorted by name
-	Tools           []Package `json:"tools"`    // build inputs that are not installed: systemd-boot-efi (stub, loader)
+	Tools           []Package `json:"tools"`    // build inputs that are not installed, sorted by name: systemd-boot-efi (stub, loader)
 }
 
 // Index is a signed InRelease file that the packages were resolved from.
@@ -24,7 +25,7 @@ type Index struct {
 	Suite  string `json:"suite"`
 	Date   string `json:"date"` // Date field of the Release file
 	SHA256 string `json:"sha256"`
-	Key    string `json:"key"` // fingerprint of the signing key
+	Key    string `json:"key"` // fingerprints of the keys that signed it and are in the keyring, sorted, joined by ","
 }
 
 // Package is one .deb.
@@ -34,7 +35,7 @@ type Package struct {
 	Architecture string `json:"architecture"` // "amd64" or "all"
 	Source       string `json:"source,omitempty"`
 	Essential    bool   `json:"essential,omitempty"` // essential or pre-depended upon by essential packages
-	URI          string `json:"uri"`                 // full address
+	URI          string `json:"uri"`                 // full address; "+" and "~" stand for themselves
 	SizeBytes    int64  `json:"size"`
 	SHA256       string `json:"sha256"` // hex
 }
