@@ -45,7 +45,7 @@ type Reader interface {
 
 	Enrolment(ctx context.Context, node string) (*Enrolment, error)
 
-	Leases(ctx context.Context) ([]Lease, error) // by MAC
+	Leases(ctx context.Context) ([]Lease, error) // by IP as text
 }
 
 // Tx reads and writes inside one transaction and sees its own writes.
@@ -77,12 +77,12 @@ type Tx interface {
 	PutTicket(ctx context.Context, t *Ticket) error
 	// TakeTicket removes a ticket and returns it: it can be taken once. It
 	// is ErrNotFound if there is none of that kind and key, or it is another
-	// node's (which then keeps it), or its time is over at now. The tickets
+	// node's (which then keeps it; "" is a node of its own), or its time is
+	// over at now. The tickets
 	// that have expired at now are dropped in passing.
 	TakeTicket(ctx context.Context, kind, key, node string, now time.Time) (*Ticket, error)
 
 	PutLease(ctx context.Context, l Lease) error
-	DeleteLease(ctx context.Context, mac fleet.MAC) error
 }
 
 // Store keeps fleet state. Safe for concurrent use.
@@ -140,11 +140,10 @@ type Ticket struct {
 	Payload []byte    `json:"payload,omitempty"`
 }
 
-// Lease is one DHCP lease.
+// Lease is one DHCP lease, in the words of whoever leases.
 type Lease struct {
-	MAC     fleet.MAC `json:"mac"`
-	IP      string    `json:"ip"`
-	Expires time.Time `json:"expires"` // server clock
+	IP  string `json:"ip"`
+	Doc []byte `json:"doc"`
 }
 
 // UpdateNode changes one node: compare and swap in one transaction. fn may

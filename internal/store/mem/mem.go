@@ -246,12 +246,7 @@ func (t *tx) TakeTicket(_ context.Context, kind, key, node string, now time.Time
 }
 
 func (t *tx) PutLease(_ context.Context, l store.Lease) error {
-	return t.put("lease", string(l.MAC), l)
-}
-
-func (t *tx) DeleteLease(_ context.Context, mac fleet.MAC) error {
-	t.set("lease", string(mac), nil)
-	return nil
+	return t.put("lease", l.IP, l)
 }
 
 func (t *tx) Node(_ context.Context, name string) (*fleet.Node, error) {

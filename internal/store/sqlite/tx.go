@@ -279,19 +279,25 @@ func (t tx) TakeTicket(ctx context.Context, kind, key, node string, now time.Tim
 }
 
 func (t tx) Leases(ctx context.Context) ([]store.Lease, error) {
-	ls, err := many[store.Lease](ctx, t, "leases", "SELECT doc FROM lease ORDER BY mac")
-	out := make([]store.Lease, 0, len(ls))
-	for _, l := range ls {
-		out = append(out, *l)
+	rows, err := t.q.QueryContext(ctx, "SELECT ip, doc FROM lease ORDER BY ip")
+	if err != nil {
+		return nil, fmt.Errorf("listing leases: %w", err)
 	}
-	return out, err
+	defer rows.Close()
+	var out []store.Lease
+	for rows.Next() {
+		var l store.Lease
+		if err := rows.Scan(&l.IP, &l.Doc); err != nil {
+			return nil, fmt.Errorf("listing leases: %w", err)
+		}
+		out = append(out, l)
+	}
+	return out, rows.Err()
 }
 
 func (t tx) PutLease(ctx context.Context, l store.Lease) error {
-	return t.put(ctx, "lease of "+string(l.MAC), l, "INSERT OR REPLACE INTO lease(doc, mac) VALUES (?, ?)", string(l.MAC))
-}
-
-func (t tx) DeleteLease(ctx context.Context, mac fleet.MAC) error {
-	_, err := t.exec(ctx, "DELETE FROM lease WHERE mac = ?", string(mac))
-	return err
+	if _, err := t.exec(ctx, "INSERT OR REPLACE INTO lease(ip, doc) VALUES (?, ?)", l.IP, l.Doc); err != nil {
+		return fmt.Errorf("writing lease of %s: %w", l.IP, err)
+	}
+	return nil
 }

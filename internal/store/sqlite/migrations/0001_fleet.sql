@@ -62,6 +62,6 @@ CREATE INDEX ticket_expires ON ticket(expires);
 CREATE INDEX ticket_node ON ticket(node);
 
 CREATE TABLE lease (
-  mac TEXT PRIMARY KEY,
+  ip  TEXT PRIMARY KEY,
   doc BLOB NOT NULL
 ) STRICT;
