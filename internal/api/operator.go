@@ -1,0 +1,100 @@
+package api
+
+import (
+	"time"
+
+	"github.com/turnout-project/turnout/internal/fleet"
+)
+
+// Paths of the operator API. {…} are path segments.
+//
+//	GET    nodes                 []fleet.Node
+//	POST   nodes                 NodeRequest       -> fleet.Node   add a node before it is seen
+//	GET    nodes/{node}          fleet.Node
+//	DELETE nodes/{node}
+//	POST   nodes/{node}/approve  NodeRequest       -> fleet.Node   optional new name and pool
+//	POST   nodes/{node}/cordon   NodeRequest       -> fleet.Node
+//	POST   nodes/{node}/uncordon                   -> fleet.Node
+//	POST   nodes/{node}/unban    NodeRequest       -> fleet.Node   image, "" for all
+//	POST   nodes/{node}/cleartpm                   -> fleet.Node   forget its TPM: the next one is bound
+//	POST   nodes/{node}/reimage  NodeRequest       -> fleet.Node   image, "" for its pool's
+//	POST   slots/flip            FlipRequest       -> []Flip
+//	GET    pools                 []fleet.Pool
+//	PUT    pools/{pool}          fleet.Pool        -> fleet.Pool
+//	GET    images                []fleet.Image
+//	POST   images                PublishRequest    -> fleet.Image
+//	HEAD   blobs/{digest}        200 or 404
+//	PUT    blobs/{digest}        bytes
+//	GET    rollouts              []fleet.Rollout
+//	POST   rollouts              RolloutRequest    -> fleet.Rollout
+//	GET    rollouts/{id}         fleet.Rollout
+//	POST   rollouts/{id}/pause|resume|abort  ReasonRequest -> fleet.Rollout
+//	GET    events?after=&node=&kind=&limit=&last=&wait=   []fleet.Event
+//	GET    version               Version
+const (
+	PathNodes     = "/v1/nodes"
+	PathFlip      = "/v1/slots/flip"
+	PathPools     = "/v1/pools"
+	PathImageList = "/v1/images"
+	PathBlobs     = "/v1/blobs/"
+	PathRollouts  = "/v1/rollouts"
+	PathEventList = "/v1/events"
+	PathVersion   = "/v1/version"
+)
+
+// MaxEventWait is the longest an events request may wait for news.
+const MaxEventWait = 55 * time.Second
+
+// NodeRequest carries what an act on a node needs; the rest is empty.
+type NodeRequest struct {
+	Name   string   `json:"name,omitempty"`  // add; approve: rename
+	Pool   string   `json:"pool,omitempty"`  // add, approve
+	MACs   []string `json:"macs,omitempty"`  // add; any spelling
+	Image  string   `json:"image,omitempty"` // unban, reimage: digest, its first digits, or "name version"
+	Reason string   `json:"reason,omitempty"`
+}
+
+// FlipRequest asks nodes to boot their other confirmed slot.
+type FlipRequest struct {
+	Nodes  []string `json:"nodes"`
+	DryRun bool     `json:"dryRun"` // say what would be done, do nothing
+	Reason string   `json:"reason,omitempty"`
+}
+
+// Flip is what a FlipRequest means for one node. All nodes of a request are
+// flipped, or none: if one is refused, none is touched.
+type Flip struct {
+	Node       string     `json:"node"`
+	From       fleet.Slot `json:"from,omitempty"`
+	To         fleet.Slot `json:"to,omitempty"`
+	Image      string     `json:"image,omitempty"` // digest in the other slot
+	Name       string     `json:"name,omitempty"`  // of that image, for people
+	Generation uint64     `json:"generation,omitempty"`
+	Refused    string     `json:"refused,omitempty"` // why not, "" when it can be
+	Done       bool       `json:"done"`
+}
+
+// PublishRequest makes an image known whose blobs are all there.
+type PublishRequest struct {
+	Manifest  []byte `json:"manifest"`  // OCI manifest; its SHA-256 is the image digest
+	Signature []byte `json:"signature"` // over the image digest, see manifest.Verify
+}
+
+// RolloutRequest starts a rollout, or with DryRun only says what it would be.
+type RolloutRequest struct {
+	Image  string       `json:"image"` // digest, its first digits, or "name version"
+	Policy fleet.Policy `json:"policy"`
+	DryRun bool         `json:"dryRun"`
+}
+
+// ReasonRequest accompanies pause, resume and abort.
+type ReasonRequest struct {
+	Reason   string `json:"reason,omitempty"`
+	FlipBack bool   `json:"flipBack,omitempty"` // abort: return what the rollout changed
+}
+
+// Version says which server answers.
+type Version struct {
+	Version   string `json:"version"`
+	Heartbeat int    `json:"heartbeat"` // seconds
+}
