@@ -111,11 +111,13 @@ type Boot struct {
 // Measurements are the values the image must show when it boots, computed
 // from its finished files.
 type Measurements struct {
-	StubVersion string       `json:"stubVersion"` // of the systemd stub inside the UKIs, "252.39-1~deb12u1"
-	Paths       []BootPath   `json:"paths"`
-	PCR11       []PhaseValue `json:"pcr11"` // slot UKI
-	Installer11 []PhaseValue `json:"pcr11Installer"`
-	Zero        []int        `json:"zero"` // PCRs that must never be extended: 12, 13
+	StubVersion       string       `json:"stubVersion"` // of the systemd stub inside the UKIs, "252.39-1~deb12u1"
+	Paths             []BootPath   `json:"paths"`
+	PCR11             []PhaseValue `json:"pcr11"` // slot UKI
+	Installer11       []PhaseValue `json:"pcr11Installer"`
+	Sections          []UKISection `json:"sections,omitempty"`          // of the slot UKI, in the order measured; to explain a wrong PCR 11 with
+	SectionsInstaller []UKISection `json:"sectionsInstaller,omitempty"` // of the installer UKI
+	Zero              []int        `json:"zero"`                        // PCRs that must never be extended: 12, 13
 }
 
 // BootPath is one way to start the image: the boot applications that PCR 4
@@ -131,6 +133,13 @@ type Application struct {
 	Name         string  `json:"name"` // "systemd-boot", "UKI", "kernel inside the UKI"
 	Authenticode Digests `json:"authenticode"`
 	Optional     bool    `json:"optional,omitempty"` // may be absent from the log: the stub hides its kernel from the firmware when Secure Boot is on
+}
+
+// UKISection is one section that the stub measures into PCR 11: first its
+// name with a zero byte, then its contents.
+type UKISection struct {
+	Name   string  `json:"name"`   // ".linux"
+	Digest Digests `json:"digest"` // of the contents
 }
 
 // PhaseValue is the value of PCR 11 once the given boot phases were measured.

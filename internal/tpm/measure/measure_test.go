@@ -3,7 +3,6 @@ package measure
 import (
 	"bytes"
 	"encoding/hex"
-	"hash"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -58,7 +57,7 @@ func TestFirmwareConstants(t *testing.T) {
 func TestSectionsGolden(t *testing.T) {
 	p := NewPCR("sha256")
 	for _, name := range sections257 {
-		n, c := Section{Name: name, Data: []byte(name)}.Digests(func() hash.Hash { return newHash("sha256") })
+		n, c := Section{Name: name, Data: []byte(name)}.digests("sha256")
 		p.Extend(n)
 		p.Extend(c)
 	}
@@ -248,6 +247,9 @@ func TestPredict(t *testing.T) {
 	}
 	if m.PCR11[0].PCR["sha256"] == m.Installer11[0].PCR["sha256"] {
 		t.Error("both UKIs have one PCR 11")
+	}
+	if len(m.Sections) != 2 || m.Sections[1].Name != ".cmdline" || m.Sections[1].Digest["sha256"] != digest("sha256", "roothash=1") {
+		t.Errorf("sections = %+v", m.Sections)
 	}
 	in.Loader = []byte("MZ")
 	if _, err := Predict(in); err == nil {

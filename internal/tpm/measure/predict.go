@@ -1,8 +1,8 @@
 package measure
 
 import (
+	"encoding/hex"
 	"fmt"
-	"hash"
 
 	"github.com/turnout-project/turnout/internal/manifest"
 )
@@ -81,9 +81,11 @@ func Predict(in Input) (manifest.Measurements, error) {
 			path(PathNetwork, slotApps),
 			path(PathInstaller, installerApps),
 		},
-		PCR11:       uki.PCR11(),
-		Installer11: installer.PCR11(),
-		Zero:        []int{12, 13},
+		PCR11:             uki.PCR11(),
+		Installer11:       installer.PCR11(),
+		Sections:          uki.digests(),
+		SectionsInstaller: installer.digests(),
+		Zero:              []int{12, 13},
 	}, nil
 }
 
@@ -143,7 +145,7 @@ func (u *UKI) PCR11() []manifest.PhaseValue {
 	for _, bank := range Banks {
 		v := NewPCR(bank)
 		for _, s := range u.Sections {
-			name, contents := s.Digests(func() hash.Hash { return newHash(bank) })
+			name, contents := s.digests(bank)
 			v.Extend(name)
 			v.Extend(contents)
 		}
@@ -158,6 +160,20 @@ func (u *UKI) PCR11() []manifest.PhaseValue {
 			d[bank] = c.Hex()
 		}
 		out = append(out, manifest.PhaseValue{Phase: phase, PCR: d})
+	}
+	return out
+}
+
+// digests returns the digests of the contents of the measured sections.
+func (u *UKI) digests() []manifest.UKISection {
+	var out []manifest.UKISection
+	for _, s := range u.Sections {
+		d := manifest.Digests{}
+		for _, bank := range Banks {
+			_, contents := s.digests(bank)
+			d[bank] = hex.EncodeToString(contents)
+		}
+		out = append(out, manifest.UKISection{Name: s.Name, Digest: d})
 	}
 	return out
 }

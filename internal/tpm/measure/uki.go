@@ -2,7 +2,6 @@ package measure
 
 import (
 	"fmt"
-	"hash"
 	"io"
 )
 
@@ -103,13 +102,13 @@ func (im *image) loaded(h header) (Section, error) {
 	return Section{Name: h.name, Data: data, Padding: int(pad)}, nil
 }
 
-// Digests returns the digests of the events of one section: its name with
-// the closing zero byte, and its contents, with a hash made by newHash.
-func (s Section) Digests(newHash func() hash.Hash) (name, contents []byte) {
-	h := newHash()
+// digests returns the digests of the two events of a section: its name with
+// the closing zero byte, and its contents.
+func (s Section) digests(bank string) (name, contents []byte) {
+	h := newHash(bank)
 	h.Write(append([]byte(s.Name), 0))
 	name = h.Sum(nil)
-	h = newHash()
+	h = newHash(bank)
 	s.WriteTo(h) //nolint:errcheck // a hash never fails
 	return name, h.Sum(nil)
 }
