@@ -56,8 +56,12 @@ func (v *view) mayConfirm(r ConfirmRequest) error {
 		return fmt.Errorf("%w: slot %q was judged, slot %q is booted", ErrStale, r.Slot, v.Booted)
 	case v.Slot(r.Slot).Generation != r.Generation:
 		return fmt.Errorf("%w: generation %d was judged, slot %s has %d", ErrStale, r.Generation, r.Slot, v.Slot(r.Slot).Generation)
-	case v.Slot(r.Slot).State == fleet.SlotGood:
-		return nil
+	}
+	state := v.Slot(r.Slot).State
+	_, err := Next(state, EventConfirm)
+	switch {
+	case state == fleet.SlotGood, state == fleet.SlotBad:
+		return err
 	case e.Kexec:
 		return fmt.Errorf("%w: started by kexec, which proves nothing about the loader; reboot the machine", ErrUncounted)
 	case e.Path == PathNetwork:
@@ -65,7 +69,6 @@ func (v *view) mayConfirm(r ConfirmRequest) error {
 	case !v.Counted:
 		return fmt.Errorf("%w: LoaderBootCountPath is %q while the file is %s; is the ESP writable for the firmware?", ErrUncounted, e.CountPath, v.BootedFile)
 	}
-	_, err := Next(v.Slot(r.Slot).State, EventConfirm)
 	return err
 }
 

@@ -5,11 +5,13 @@ import (
 	"encoding/binary"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path"
-	"sort"
+	"slices"
 	"strings"
 
+	"github.com/diskfs/go-diskfs/filesystem/fat12"
 	"github.com/diskfs/go-diskfs/filesystem/fat32"
 )
 
@@ -19,12 +21,13 @@ const VolumeLabel = "TURNOUT ESP"
 // fatReserved is the number of sectors go-diskfs puts before the first FAT.
 const fatReserved = 32
 
-// FAT is a FAT32 file system on a device, through go-diskfs. Its changes are
-// on the medium when they return. It is for making images and for tests: on a
+// FAT is a FAT32 file system on a device, through go-diskfs. Paths are as in
+// io/fs: relative, with slashes. Changes are on the medium when they return. It is for making images and for tests: on a
 // node the kernel has the ESP mounted.
 type FAT struct {
-	dev Device
-	fs  *fat32.FileSystem
+	dev          Device
+	fs           *fat32.FileSystem
+	size, sector int64
 }
 
 // FormatFAT makes a FAT32 of at most size bytes at offset start of dev.
@@ -37,7 +40,7 @@ func FormatFAT(dev Device, start, size int64, sectorSize int) (*FAT, error) {
 	if err != nil {
 		return nil, fmt.Errorf("formatting the ESP: %w", err)
 	}
-	return &FAT{dev, fs}, dev.Sync()
+	return &FAT{dev, fs, size, int64(sectorSize)}, dev.Sync()
 }
 
 // OpenFAT opens a FAT32 of size bytes at offset start of dev.
@@ -46,7 +49,7 @@ func OpenFAT(dev Device, start, size int64, sectorSize int) (*FAT, error) {
 	if err != nil {
 		return nil, fmt.Errorf("opening the ESP: %w", err)
 	}
-	return &FAT{dev, fs}, nil
+	return &FAT{dev, fs, size, int64(sectorSize)}, nil
 }
 
 // fatSize returns the largest size up to limit at which go-diskfs 1.9.4 makes
@@ -90,12 +93,7 @@ func fatSectorsPerCluster(size, sector int64) int64 {
 // WriteFiles writes files with the folders they need, in order of their
 // paths.
 func (f *FAT) WriteFiles(files map[string][]byte) error {
-	paths := make([]string, 0, len(files))
-	for p := range files {
-		paths = append(paths, p)
-	}
-	sort.Strings(paths)
-	for _, p := range paths {
+	for _, p := range slices.Sorted(maps.Keys(files)) {
 		if err := f.WriteFile(p, files[p]); err != nil {
 			return err
 		}
@@ -105,7 +103,7 @@ func (f *FAT) WriteFiles(files map[string][]byte) error {
 
 // Mkdir makes a folder and its parents; one that exists is no error.
 func (f *FAT) Mkdir(dir string) error {
-	if err := f.fs.Mkdir(slash(dir)); err != nil {
+	if err := f.fs.Mkdir(dir); err != nil {
 		return fmt.Errorf("making folder %s: %w", dir, err)
 	}
 	if err := f.mendParents(); err != nil {
@@ -155,12 +153,12 @@ func (f *FAT) WriteFile(p string, b []byte) error {
 	if len(b) == 0 {
 		return fmt.Errorf("writing %s: go-diskfs 1.9.4 cannot hold an empty file", p)
 	}
-	if dir := path.Dir(slash(p)); dir != "/" {
+	if dir := path.Dir(p); dir != "." {
 		if err := f.Mkdir(dir); err != nil {
 			return err
 		}
 	}
-	w, err := f.fs.OpenFile(slash(p), os.O_CREATE|os.O_RDWR|os.O_TRUNC)
+	w, err := f.fs.OpenFile(p, os.O_CREATE|os.O_RDWR|os.O_TRUNC)
 	if err != nil {
 		return fmt.Errorf("writing %s: %w", p, err)
 	}
@@ -176,7 +174,7 @@ func (f *FAT) ReadFile(p string) ([]byte, error) {
 	if _, err := f.Stat(p); err != nil {
 		return nil, err
 	}
-	r, err := f.fs.Open(slash(p))
+	r, err := f.fs.Open(p)
 	if err != nil {
 		return nil, err
 	}
@@ -188,7 +186,7 @@ func (f *FAT) ReadFile(p string) ([]byte, error) {
 
 // Stat returns the size of a file, or os.ErrNotExist.
 func (f *FAT) Stat(p string) (int64, error) {
-	files, err := f.List(path.Dir(slash(p)))
+	files, err := f.List(path.Dir(p))
 	if err != nil {
 		return 0, err
 	}
@@ -209,7 +207,7 @@ type FileInfo struct {
 // List returns the plain files of a folder in directory order; a folder that
 // does not exist is empty.
 func (f *FAT) List(dir string) ([]FileInfo, error) {
-	at := "/"
+	at := "."
 	for _, part := range strings.FieldsFunc(dir, func(r rune) bool { return r == '/' }) {
 		entries, err := f.fs.ReadDir(at)
 		if err != nil {
@@ -241,26 +239,80 @@ func (f *FAT) List(dir string) ([]FileInfo, error) {
 	return out, nil
 }
 
+// Free returns the number of bytes in free clusters.
+func (f *FAT) Free() (int64, error) {
+	first := int64(fatReserved) * f.sector
+	fat := make([]byte, (int64(f.fs.DataStart())-first)/2)
+	if err := readFull(f.dev, fat, f.fs.Start()+first); err != nil {
+		return 0, fmt.Errorf("reading the allocation table: %w", err)
+	}
+	free := int64(0)
+	for at := 8; at < len(fat); at += 4 {
+		if binary.LittleEndian.Uint32(fat[at:])&0x0FFFFFFF == 0 {
+			free++
+		}
+	}
+	return free * int64(f.fs.BytesPerCluster()), nil
+}
+
 // Rename gives a file a new name in its folder.
 func (f *FAT) Rename(oldPath, newPath string) error {
-	if err := f.fs.Rename(slash(oldPath), slash(newPath)); err != nil {
+	if err := f.fs.Rename(oldPath, newPath); err != nil {
 		return fmt.Errorf("renaming %s to %s: %w", oldPath, newPath, err)
 	}
 	return f.dev.Sync()
 }
 
-// Remove deletes a file. go-diskfs 1.9.4 does not give its blocks back: they
-// are cut to one cluster first.
+// Remove deletes a file. go-diskfs 1.9.4 does not give its clusters back, so
+// that is done here, after the directory entry is gone.
 func (f *FAT) Remove(p string) error {
-	w, err := f.fs.OpenFile(slash(p), os.O_RDWR|os.O_TRUNC)
+	r, err := f.fs.OpenFile(p, os.O_RDONLY)
 	if err != nil {
 		return fmt.Errorf("removing %s: %w", p, err)
 	}
-	w.Close()
-	if err := f.fs.Remove(slash(p)); err != nil {
+	chain, err := r.(*fat12.File).GetClusterChain()
+	if err != nil {
+		return fmt.Errorf("removing %s: %w", p, err)
+	}
+	if err := f.fs.Remove(p); err != nil {
+		return fmt.Errorf("removing %s: %w", p, err)
+	}
+	if err := f.dev.Sync(); err != nil {
+		return err
+	}
+	if err := f.freeClusters(chain); err != nil {
 		return fmt.Errorf("removing %s: %w", p, err)
 	}
 	return f.dev.Sync()
 }
 
-func slash(p string) string { return "/" + strings.Trim(p, "/") }
+// freeClusters zeroes entries of both allocation tables, sector by sector,
+// and reads the file system anew: go-diskfs holds the tables in memory.
+func (f *FAT) freeClusters(chain []uint32) error {
+	first := int64(fatReserved) * f.sector
+	fatBytes := (int64(f.fs.DataStart()) - first) / 2
+	sectors := map[int64][]uint32{}
+	for _, c := range chain {
+		at := int64(c) * 4 / f.sector
+		sectors[at] = append(sectors[at], c)
+	}
+	for _, start := range []int64{first, first + fatBytes} {
+		for _, at := range slices.Sorted(maps.Keys(sectors)) {
+			b, off := make([]byte, f.sector), f.fs.Start()+start+at*f.sector
+			if err := readFull(f.dev, b, off); err != nil {
+				return err
+			}
+			for _, c := range sectors[at] {
+				clear(b[int64(c)*4%f.sector:][:4])
+			}
+			if _, err := f.dev.WriteAt(b, off); err != nil {
+				return err
+			}
+		}
+	}
+	again, err := OpenFAT(f.dev, f.fs.Start(), f.size, int(f.sector))
+	if err == nil {
+		*f = *again
+	}
+	return err
+}
