@@ -1,0 +1,196 @@
+package install
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/turnout-project/turnout/internal/manifest"
+)
+
+const (
+	wholeChunk = 4 << 20  // piece size of a blob that lists no chunks
+	flushEvery = 64 << 20 // bytes written between two flushes
+	chunkTries = 5        // downloads of one chunk before it is given up
+	keepMisses = 4        // chunks in a row that the partition did not hold before that is no longer asked
+)
+
+// copyBlob writes a blob to the start of dev. A blob with chunk hashes is
+// checked chunk by chunk before a byte of it is written; a chunk that the
+// partition holds already is not fetched, so that an interrupted installation
+// goes on where it stopped. A blob without is checked at its end.
+func copyBlob(ctx context.Context, src Source, image string, b manifest.Blob, dev Device, progress func(int64)) error {
+	if b.SizeBytes > dev.Size() {
+		return fmt.Errorf("%w: blob of %d bytes does not fit its partition of %d", ErrRefused, b.SizeBytes, dev.Size())
+	}
+	c := copier{ctx: ctx, src: src, image: image, blob: b, size: b.ChunkSize, progress: progress}
+	if c.size == 0 {
+		c.size = wholeChunk
+	}
+	defer c.drop()
+	return c.run(dev)
+}
+
+// copier is one blob on its way.
+type copier struct {
+	ctx      context.Context
+	src      Source
+	image    string
+	blob     manifest.Blob
+	size     int64 // of a chunk
+	progress func(int64)
+
+	body io.ReadCloser // stream, at offset at; nil when there is none
+	at   int64
+}
+
+func (c *copier) drop() {
+	if c.body != nil {
+		_ = c.body.Close() // nothing was promised of the rest
+		c.body = nil
+	}
+}
+
+// piece is a chunk on its way to the disk.
+type piece struct {
+	off    int64
+	b      []byte
+	isHeld bool // the partition has it
+}
+
+// run reads and checks in this goroutine while another writes.
+func (c *copier) run(dev Device) error {
+	ctx, cancel := context.WithCancelCause(c.ctx)
+	defer cancel(nil)
+	c.ctx = ctx
+	full, empty := make(chan piece), make(chan []byte, 2)
+	for range cap(empty) {
+		empty <- make([]byte, c.size)
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if err := c.write(dev, full, empty); err != nil {
+			cancel(err)
+			for p := range full { // let the reader go on to its end
+				empty <- p.b[:cap(p.b)]
+			}
+		}
+	}()
+	err := c.read(dev, full, empty)
+	close(full)
+	<-done
+	if cause := context.Cause(ctx); cause != nil {
+		return cause
+	}
+	return err
+}
+
+func (c *copier) write(dev Device, full <-chan piece, empty chan<- []byte) error {
+	since := int64(0)
+	for p := range full {
+		var err error
+		if !p.isHeld {
+			_, err = dev.WriteAt(p.b, p.off)
+		}
+		if since += int64(len(p.b)); err == nil && since >= flushEvery {
+			since, err = 0, dev.Sync()
+		}
+		n := p.off + int64(len(p.b))
+		empty <- p.b[:cap(p.b)]
+		if err != nil {
+			return fmt.Errorf("writing the slot at byte %d: %w", p.off, err)
+		}
+		if c.progress != nil {
+			c.progress(n)
+		}
+	}
+	return nil
+}
+
+func (c *copier) read(dev Device, full chan<- piece, empty <-chan []byte) error {
+	whole, misses := sha256.New(), 0
+	for i, off := int64(0), int64(0); off < c.blob.SizeBytes; i, off = i+1, off+c.size {
+		b := (<-empty)[:min(c.size, c.blob.SizeBytes-off)]
+		if misses < keepMisses && c.blob.ChunkSize > 0 {
+			if c.holds(dev, b, off, i) {
+				misses = 0
+				full <- piece{off, b, true}
+				continue
+			}
+			misses++
+		}
+		if err := c.chunk(b, off, i); err != nil {
+			return err
+		}
+		if c.blob.ChunkSize == 0 {
+			whole.Write(b)
+		}
+		full <- piece{off, b, false}
+	}
+	if c.blob.ChunkSize == 0 {
+		if got := "sha256:" + hex.EncodeToString(whole.Sum(nil)); got != c.blob.Digest {
+			return fmt.Errorf("blob %s came with digest %s", c.blob.Digest, got)
+		}
+	}
+	return nil
+}
+
+// holds reports whether the partition has chunk i already, and leaves it in b.
+func (c *copier) holds(dev Device, b []byte, off, i int64) bool {
+	if n, err := dev.ReadAt(b, off); n < len(b) || err != nil && !errors.Is(err, io.EOF) {
+		return false
+	}
+	return c.matches(b, i)
+}
+
+func (c *copier) matches(b []byte, i int64) bool {
+	want, err := hex.DecodeString(c.blob.Chunks[i])
+	got := sha256.Sum256(b)
+	return err == nil && bytes.Equal(got[:], want)
+}
+
+// chunk downloads chunk i to b, again when it comes damaged.
+func (c *copier) chunk(b []byte, off, i int64) error {
+	for try := 1; ; try++ {
+		err := c.fill(b, off)
+		if err == nil && (c.blob.ChunkSize == 0 || c.matches(b, i)) {
+			return nil
+		}
+		if err == nil {
+			err = fmt.Errorf("chunk %d of blob %s (byte %d) came damaged", i, c.blob.Digest, off)
+		}
+		c.drop()
+		if c.ctx.Err() != nil {
+			return c.ctx.Err()
+		}
+		if try == chunkTries || c.blob.ChunkSize == 0 {
+			return err
+		}
+		select {
+		case <-c.ctx.Done():
+			return c.ctx.Err()
+		case <-time.After(time.Duration(try) * 200 * time.Millisecond):
+		}
+	}
+}
+
+// fill reads len(b) bytes at off, from the open stream where it is there
+// already.
+func (c *copier) fill(b []byte, off int64) error {
+	if c.body == nil || c.at != off {
+		c.drop()
+		c.body, c.at = c.src.Blob(c.ctx, c.image, c.blob.Digest, off, c.blob.SizeBytes), off
+	}
+	n, err := io.ReadFull(c.body, b)
+	c.at += int64(n)
+	if err != nil {
+		return fmt.Errorf("fetching blob %s at byte %d: %w", c.blob.Digest, c.at, err)
+	}
+	return nil
+}
