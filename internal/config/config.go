@@ -1,0 +1,300 @@
+// Package config reads the configuration of pxeserver: one YAML file, in
+// which an unknown key, a wrong type or a value that cannot work is an error
+// with its line.
+package config
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"gopkg.in/yaml.v3"
+)
+
+// Config is the file. File names in it are relative to its folder; Load
+// makes them whole.
+type Config struct {
+	DataDir   string        `yaml:"data_dir"`         // fleet state, images, CA
+	Address   string        `yaml:"address"`          // IPv4 address told to nodes
+	Interface string        `yaml:"interface"`        // for DHCP; "" means all that have an address in the subnet
+	Names     []string      `yaml:"names"`            // more names and addresses of the server for its certificate
+	Listen    Listen        `yaml:"listen"`           //
+	DHCP      DHCP          `yaml:"dhcp"`             //
+	Discovery Discovery     `yaml:"discovery"`        //
+	ImageKeys []string      `yaml:"image_keys"`       // public keys (PEM) that may sign images
+	EKRoots   []string      `yaml:"ek_roots"`         // CA certificates (PEM) of TPM makers; none: TPMs are pinned when approved
+	Tokens    string        `yaml:"tokens"`           // file with operators' tokens
+	Heartbeat time.Duration `yaml:"heartbeat"`        // how often nodes report
+	NodeCert  time.Duration `yaml:"node_certificate"` // how long a node's certificate lasts
+}
+
+// Listen says where the services listen. Ports of 0 are the usual ones, -1
+// turns a service off.
+type Listen struct {
+	API      string `yaml:"api"`       // address:port of the API (HTTPS)
+	HTTPBoot int    `yaml:"http_boot"` // 8080
+	TFTP     int    `yaml:"tftp"`      // 69
+	DHCP     int    `yaml:"dhcp"`      // 67
+	Proxy    int    `yaml:"proxy"`     // 4011
+}
+
+// DHCP says who gets which address.
+type DHCP struct {
+	Mode   string        `yaml:"mode"`   // "server", "proxy", "off"
+	Subnet string        `yaml:"subnet"` // 10.77.0.0/24
+	Range  string        `yaml:"range"`  // 10.77.0.100-10.77.0.199
+	Router string        `yaml:"router"`
+	DNS    []string      `yaml:"dns"`
+	Lease  time.Duration `yaml:"lease"`
+}
+
+// Discovery says what happens to a machine nobody added.
+type Discovery struct {
+	Enabled bool   `yaml:"enabled"` // it boots the installer and waits for approval
+	Pool    string `yaml:"pool"`    // where it waits
+}
+
+// Default returns the values of keys that are absent.
+func Default() Config {
+	return Config{
+		DataDir: "data", Tokens: "tokens", Heartbeat: 10 * time.Second, NodeCert: 24 * time.Hour,
+		Listen:    Listen{API: ":8443"},
+		DHCP:      DHCP{Mode: "server", Lease: 24 * time.Hour},
+		Discovery: Discovery{Enabled: true, Pool: "default"},
+	}
+}
+
+// Error is a fault of the file. Line is 0 where it has none.
+type Error struct {
+	File string
+	Line int
+	Msg  string
+}
+
+// Error implements error.
+func (e *Error) Error() string {
+	if e.Line > 0 {
+		return fmt.Sprintf("%s:%d: %s", e.File, e.Line, e.Msg)
+	}
+	return e.File + ": " + e.Msg
+}
+
+// Load reads and checks a file. Faults of its contents are *Error.
+func Load(path string) (*Config, error) {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("configuration: %w; make one with `pxeserver init`", err)
+	}
+	c, err := parse(path, b)
+	if err != nil {
+		return nil, err
+	}
+	c.resolve(filepath.Dir(path))
+	return c, nil
+}
+
+func parse(path string, b []byte) (*Config, error) {
+	c := Default()
+	d := yaml.NewDecoder(bytes.NewReader(b))
+	d.KnownFields(true)
+	if err := d.Decode(&c); err != nil && !errors.Is(err, io.EOF) {
+		return nil, explain(path, err)
+	}
+	if err := c.check(); err != nil {
+		var f *fault
+		if errors.As(err, &f) {
+			return nil, &Error{path, lineOf(b, f.key), f.Error()}
+		}
+		return nil, &Error{path, 0, err.Error()}
+	}
+	return &c, nil
+}
+
+// explain turns the YAML reader's words into ours: the first fault only.
+func explain(path string, err error) error {
+	msg := err.Error()
+	var te *yaml.TypeError
+	if errors.As(err, &te) && len(te.Errors) > 0 {
+		msg = te.Errors[0]
+	}
+	msg = strings.TrimPrefix(msg, "yaml: ")
+	line := 0
+	if _, e := fmt.Sscanf(msg, "line %d:", &line); e == nil {
+		_, msg, _ = strings.Cut(msg, ": ")
+	}
+	if key, rest, ok := strings.Cut(strings.TrimPrefix(msg, "field "), " not found in type "); ok {
+		msg = fmt.Sprintf("unknown key %q", key)
+		if where := strings.ToLower(strings.TrimPrefix(rest, "config.")); where != "config" {
+			msg += " in " + where
+		}
+		msg += "; `pxeserver init` writes a file with every key explained"
+	}
+	if strings.HasSuffix(msg, "into time.Duration") {
+		msg += ": want a time with a unit, such as 10s"
+	}
+	return &Error{path, line, msg}
+}
+
+// fault is a value that cannot work.
+type fault struct {
+	key string // "dhcp.subnet"
+	msg string
+}
+
+func (f *fault) Error() string { return f.key + ": " + f.msg }
+
+// lineOf finds the line of a key, 0 if it is not in the file.
+func lineOf(b []byte, key string) int {
+	var doc yaml.Node
+	if yaml.Unmarshal(b, &doc) != nil || len(doc.Content) == 0 {
+		return 0
+	}
+	at, line := doc.Content[0], 0
+	for _, k := range strings.Split(key, ".") {
+		found := false
+		for i := 0; at.Kind == yaml.MappingNode && i+1 < len(at.Content); i += 2 {
+			if at.Content[i].Value == k {
+				at, line, found = at.Content[i+1], at.Content[i].Line, true
+				break
+			}
+		}
+		if !found {
+			return line
+		}
+	}
+	return line
+}
+
+func (c *Config) check() error {
+	bad := func(key, format string, a ...any) error { return &fault{key, fmt.Sprintf(format, a...)} }
+	if a, err := netip.ParseAddr(c.Address); err != nil || !a.Is4() || a.IsUnspecified() {
+		return bad("address", "%q: want the IPv4 address under which nodes reach this server", c.Address)
+	}
+	if _, _, err := net.SplitHostPort(c.Listen.API); err != nil {
+		return bad("listen.api", "%q: want ADDRESS:PORT, such as :8443", c.Listen.API)
+	}
+	for key, p := range map[string]int{"http_boot": c.Listen.HTTPBoot, "tftp": c.Listen.TFTP, "dhcp": c.Listen.DHCP, "proxy": c.Listen.Proxy} {
+		if p < -1 || p > 65535 {
+			return bad("listen."+key, "%d: want a port, 0 for the usual one, or -1 for off", p)
+		}
+	}
+	switch {
+	case c.Heartbeat < time.Second || c.Heartbeat > 10*time.Minute:
+		return bad("heartbeat", "%s: want 1s to 10m", c.Heartbeat)
+	case c.NodeCert < 10*time.Minute:
+		return bad("node_certificate", "%s: want at least 10m", c.NodeCert)
+	case c.Discovery.Enabled && c.Discovery.Pool == "":
+		return bad("discovery.pool", "name the pool in which new machines wait")
+	case c.DataDir == "":
+		return bad("data_dir", "name a folder")
+	}
+	return c.checkDHCP()
+}
+
+func (c *Config) checkDHCP() error {
+	bad := func(key, format string, a ...any) error { return &fault{key, fmt.Sprintf(format, a...)} }
+	switch c.DHCP.Mode {
+	case "server":
+	case "proxy", "off":
+		return nil
+	default:
+		return bad("dhcp.mode", "%q: want server, proxy (beside another DHCP server) or off", c.DHCP.Mode)
+	}
+	p, err := netip.ParsePrefix(c.DHCP.Subnet)
+	if err != nil || !p.Addr().Is4() || p.Masked() != p {
+		return bad("dhcp.subnet", "%q: want an IPv4 network such as 10.77.0.0/24; mode server needs one", c.DHCP.Subnet)
+	}
+	if !p.Contains(netip.MustParseAddr(c.Address)) {
+		return bad("address", "%s is not in dhcp.subnet %s", c.Address, p)
+	}
+	first, last, err := c.DHCP.Addresses()
+	if err != nil {
+		return bad("dhcp.range", "%v", err)
+	}
+	if !p.Contains(first) || !p.Contains(last) || last.Less(first) {
+		return bad("dhcp.range", "%s-%s is not a range in %s", first, last, p)
+	}
+	for _, a := range append([]string{c.DHCP.Router}, c.DHCP.DNS...) {
+		if _, err := netip.ParseAddr(a); a != "" && err != nil {
+			return bad("dhcp", "%q is no IPv4 address", a)
+		}
+	}
+	return nil
+}
+
+// Addresses returns the first and last address to lease. Without a range it
+// is the upper half of the subnet, which must be a valid one.
+func (d DHCP) Addresses() (first, last netip.Addr, err error) {
+	if d.Range == "" {
+		return upperHalf(netip.MustParsePrefix(d.Subnet))
+	}
+	a, b, ok := strings.Cut(d.Range, "-")
+	if first, err = netip.ParseAddr(strings.TrimSpace(a)); err == nil && ok {
+		last, err = netip.ParseAddr(strings.TrimSpace(b))
+	}
+	if err != nil || !ok {
+		return first, last, fmt.Errorf("%q: want FIRST-LAST, such as 10.77.0.100-10.77.0.199", d.Range)
+	}
+	return first, last, nil
+}
+
+func upperHalf(p netip.Prefix) (first, last netip.Addr, err error) {
+	if p.Bits() > 29 {
+		return first, last, fmt.Errorf("%s is too small for a range of its own; name one", p)
+	}
+	lo, hi := p.Addr().As4(), p.Addr().As4()
+	lo[p.Bits()/8] |= 0x80 >> (p.Bits() % 8)
+	for i := p.Bits(); i < 32; i++ {
+		hi[i/8] |= 0x80 >> (i % 8)
+	}
+	return netip.AddrFrom4(lo), netip.AddrFrom4(hi).Prev(), nil
+}
+
+// resolve makes file names whole.
+func (c *Config) resolve(dir string) {
+	whole := func(p *string) {
+		if *p != "" && !filepath.IsAbs(*p) {
+			*p = filepath.Join(dir, *p)
+		}
+	}
+	whole(&c.DataDir)
+	whole(&c.Tokens)
+	for i := range c.ImageKeys {
+		whole(&c.ImageKeys[i])
+	}
+	for i := range c.EKRoots {
+		whole(&c.EKRoots[i])
+	}
+}
+
+// NodeAPI returns the URL of the API as nodes are told it.
+func (c *Config) NodeAPI() string {
+	_, port, _ := net.SplitHostPort(c.Listen.API)
+	return "https://" + net.JoinHostPort(c.Address, port)
+}
+
+// Paths of files that belong together.
+
+// CAFile is the certificate of the server's CA, beside the configuration in
+// the data folder's parent: images are built with it.
+func (c *Config) CAFile() string { return filepath.Join(filepath.Dir(c.Tokens), "ca.pem") }
+
+// CAKeyFile is the CA's private key.
+func (c *Config) CAKeyFile() string { return filepath.Join(c.DataDir, "ca.key") }
+
+// StateFile is the fleet state.
+func (c *Config) StateFile() string { return filepath.Join(c.DataDir, "fleet.db") }
+
+// ImageDir is the image store, an OCI layout.
+func (c *Config) ImageDir() string { return filepath.Join(c.DataDir, "images") }
+
+// TokenFile is the operator's token that `init` made, for commands run with
+// this configuration.
+func (c *Config) TokenFile() string { return filepath.Join(filepath.Dir(c.Tokens), "operator.token") }

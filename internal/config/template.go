@@ -1,0 +1,77 @@
+package config
+
+import (
+	"fmt"
+	"strings"
+	"text/template"
+)
+
+// Write returns the text of a configuration file with every key explained.
+// Load reads it back as c.
+func Write(c *Config) ([]byte, error) {
+	var b strings.Builder
+	if err := fileText.Execute(&b, c); err != nil {
+		return nil, fmt.Errorf("writing the configuration: %w", err)
+	}
+	return []byte(b.String()), nil
+}
+
+var fileText = template.Must(template.New("pxeserver.yaml").Funcs(template.FuncMap{
+	"q": func(s string) string { return fmt.Sprintf("%q", s) },
+	"list": func(ss []string) string {
+		qs := make([]string, len(ss))
+		for i, s := range ss {
+			qs[i] = fmt.Sprintf("%q", s)
+		}
+		return "[" + strings.Join(qs, ", ") + "]"
+	},
+}).Parse(`# Configuration of pxeserver. Check it with: pxeserver check-config
+# File names are relative to this file's folder.
+
+# Fleet state (SQLite), images and the CA's private key. Back it up.
+data_dir: {{q .DataDir}}
+
+# The IPv4 address under which nodes reach this server.
+address: {{q .Address}}
+
+# The network interface for DHCP. "" means every one with an address in the subnet.
+interface: {{q .Interface}}
+
+# More names and addresses of this server, for its certificate.
+names: {{list .Names}}
+
+listen:
+  api: {{q .Listen.API}}     # HTTPS: nodes, commands, other programs
+  http_boot: {{.Listen.HTTPBoot}}      # UEFI HTTP boot; 0 is the usual port 8080, -1 turns it off
+  tftp: {{.Listen.TFTP}}           # 0 is 69
+  dhcp: {{.Listen.DHCP}}           # 0 is 67
+  proxy: {{.Listen.Proxy}}          # 0 is 4011
+
+dhcp:
+  mode: {{.DHCP.Mode}}      # server; proxy: beside another DHCP server; off
+  subnet: {{q .DHCP.Subnet}}
+  range: {{q .DHCP.Range}}       # "10.77.0.100-10.77.0.199"; "" is the upper half of the subnet
+  router: {{q .DHCP.Router}}
+  dns: {{list .DHCP.DNS}}
+  lease: {{.DHCP.Lease}}
+
+# What a machine that nobody added gets: the installer, which waits in this
+# pool until someone approves it. Disabled: nothing.
+discovery:
+  enabled: {{.Discovery.Enabled}}
+  pool: {{q .Discovery.Pool}}
+
+# Public keys (PEM) that may sign images. None: no image can be published.
+image_keys: {{list .ImageKeys}}
+
+# CA certificates (PEM) of TPM makers. With any, only TPMs with a certificate
+# from one of them can enrol. With none, approving a node pins its TPM.
+ek_roots: {{list .EKRoots}}
+
+# Operators' tokens, one a line: NAME ROLE SHA256-OF-TOKEN.
+# Roles: viewer (looks), operator (acts), admin (also clears TPMs).
+tokens: {{q .Tokens}}
+
+heartbeat: {{.Heartbeat}}          # how often nodes report
+node_certificate: {{.NodeCert}}   # how long a node's certificate lasts; it gets a new one by itself
+`))
