@@ -118,6 +118,39 @@ func TestModules(t *testing.T) {
 	}
 }
 
+func TestSubset(t *testing.T) {
+	dir := fakeTree(t, tables)
+	set := Set{Required: []string{"ext4", "mlx5_core"}}
+	want, err := Modules(dir, set)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dst := filepath.Join(t.TempDir(), "subset")
+	if err := Subset(dst, dir, set); err != nil {
+		t.Fatal(err)
+	}
+	got, err := Modules(dst, set)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(got) != len(want) {
+		t.Fatalf("%d modules in the subset; want %d", len(got), len(want))
+	}
+	for i := range want {
+		w, err := want[i].read()
+		if err != nil {
+			t.Fatal(err)
+		}
+		g, err := got[i].read()
+		if err != nil || string(g) != string(w) || got[i].Path != want[i].Path {
+			t.Errorf("module %d is %s %q, %v; want %s %q", i, got[i].Path, g, err, want[i].Path, w)
+		}
+	}
+	if _, err := os.Stat(filepath.Join(dst, "kernel/md/dm-verity.ko")); err == nil {
+		t.Error("a module that was not asked for was copied")
+	}
+}
+
 func TestModulesMissing(t *testing.T) {
 	dir := fakeTree(t, tables)
 	if _, err := Modules(dir, Set{Required: []string{"dm-crypt"}}); !errors.Is(err, ErrNoModule) || !strings.Contains(err.Error(), "dm-crypt in 6.1.0-test") {

@@ -54,6 +54,10 @@ func Modules(tree string, set Set) ([]Module, error) {
 	return t.order, nil
 }
 
+// tableNames are the files of a tree that Modules reads, made by depmod and
+// by the kernel's build. Only the first must exist.
+var tableNames = []string{"modules.dep", "modules.builtin", "modules.softdep", "modules.alias"}
+
 // tree is what depmod and the kernel build say of one release.
 type tree struct {
 	dir     string
@@ -72,18 +76,10 @@ func readTree(dir string) (*tree, error) {
 		dir: dir, files: map[string]string{}, deps: map[string][]string{}, pre: map[string][]string{},
 		post: map[string][]string{}, alias: map[string][]string{}, builtin: map[string]bool{}, seen: map[string]bool{},
 	}
-	for _, f := range []struct {
-		name     string
-		optional bool
-		line     func(string)
-	}{
-		{"modules.dep", false, t.depLine},
-		{"modules.builtin", true, func(l string) { t.builtin[moduleName(l)] = true }},
-		{"modules.softdep", true, t.softdepLine},
-		{"modules.alias", true, t.aliasLine},
-	} {
-		err := eachLine(filepath.Join(dir, f.name), f.line)
-		if errors.Is(err, fs.ErrNotExist) && f.optional {
+	lines := []func(string){t.depLine, func(l string) { t.builtin[moduleName(l)] = true }, t.softdepLine, t.aliasLine}
+	for i, name := range tableNames {
+		err := eachLine(filepath.Join(dir, name), lines[i])
+		if errors.Is(err, fs.ErrNotExist) && i > 0 {
 			continue
 		}
 		if err != nil {
@@ -196,6 +192,42 @@ func (t *tree) addAlias(name, n string, required bool) error {
 		}
 	}
 	return nil
+}
+
+// Subset copies the tables of a tree and the modules that Modules finds in it
+// for set to the folder dst, so that Modules gives the same answer there.
+func Subset(dst, tree string, set Set) error {
+	modules, err := Modules(tree, set)
+	if err != nil {
+		return err
+	}
+	for _, m := range modules {
+		rel, err := filepath.Rel(tree, m.file)
+		if err != nil {
+			return fmt.Errorf("kernel module %s: %w", m.Name, err)
+		}
+		if err := copyFile(filepath.Join(dst, rel), m.file); err != nil {
+			return fmt.Errorf("kernel module %s: %w", m.Name, err)
+		}
+	}
+	for _, name := range tableNames {
+		err := copyFile(filepath.Join(dst, name), filepath.Join(tree, name))
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("modules of the kernel: %w", err)
+		}
+	}
+	return nil
+}
+
+func copyFile(dst, src string) error {
+	b, err := os.ReadFile(src)
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Dir(dst), 0o755); err != nil {
+		return err
+	}
+	return os.WriteFile(dst, b, 0o644)
 }
 
 // moduleName turns "kernel/fs/nls/nls_iso8859-1.ko.xz" into "nls_iso8859_1".

@@ -21,7 +21,7 @@ func (s Set) With(o Set) Set {
 var Slot = Set{
 	Required: []string{"dm-verity", "squashfs", "vfat", "nls_cp437", "nls_ascii", "ext4"},
 	Optional: []string{
-		"nls_iso8859-1", "efivarfs", "overlay", "loop",
+		"nls_iso8859-1", "efivarfs", "overlay",
 		// what lists PCI and TPM devices on some kernels
 		"virtio_pci", "tpm_tis", "tpm_crb", "qemu_fw_cfg",
 		// watchdogs

@@ -1,0 +1,177 @@
+package image
+
+import (
+	"context"
+	_ "embed"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+
+	"github.com/turnout-project/turnout/internal/initrd"
+	"github.com/turnout-project/turnout/internal/lock"
+	"github.com/turnout-project/turnout/internal/manifest"
+	"github.com/turnout-project/turnout/internal/progress"
+	"github.com/turnout-project/turnout/internal/rootfs"
+)
+
+// Where the agent lies in the root, and its unit.
+const (
+	agentPath = "/usr/lib/turnout/nodeagent"
+	agentUnit = "turnout-nodeagent.service"
+)
+
+//go:embed turnout-nodeagent.service
+var agentUnitText []byte
+
+// Files of a cached root.
+const (
+	rootFile    = "root.squashfs"
+	kernelFile  = "vmlinuz"
+	modulesDir  = "modules" // a subset of /lib/modules/<release>, for the initrds
+	releaseFile = "release"
+)
+
+// root is a packed root file system with what the boot files need of it.
+type root struct {
+	squashfs string // path
+	kernel   string // path
+	modules  string // path
+	release  string // uname -r
+}
+
+// root returns the root file system, from the store if it is there.
+func (b *build) root(ctx context.Context) (root, error) {
+	key := b.key("root", b.in.root)
+	dir, hit := b.lookup(key)
+	if hit {
+		b.Progress.Note("%-24s from the store: packages, files, node agent and keys are unchanged", "root file system")
+	} else {
+		var err error
+		if dir, err = b.keep(key, "root-result", func(path string) error { return b.makeRoot(ctx, path) }); err != nil {
+			return root{}, err
+		}
+	}
+	release, err := os.ReadFile(filepath.Join(dir, releaseFile))
+	if err != nil {
+		return root{}, fmt.Errorf("root file system in the store: %w; build with --no-cache", err)
+	}
+	return root{
+		squashfs: filepath.Join(dir, rootFile), kernel: filepath.Join(dir, kernelFile),
+		modules: filepath.Join(dir, modulesDir), release: string(release),
+	}, nil
+}
+
+// makeRoot builds and packs the root into the folder dir.
+func (b *build) makeRoot(ctx context.Context, dir string) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return fmt.Errorf("root file system: %w", err)
+	}
+	kernel, _ := lock.Find(b.Lock.Packages, b.Lock.Kernel) // lock.Read saw to it
+	release, err := kernelRelease(ctx, b.Store.Path(kernel.SHA256))
+	if err != nil {
+		return err
+	}
+	files, err := b.rootFiles(manifest.Kernel{Release: release, Package: kernel.Name, Version: kernel.Version})
+	if err != nil {
+		return err
+	}
+	st := &stages{reporter: b.Progress}
+	res, err := rootfs.Build(ctx, rootfs.Spec{
+		Packages: b.Lock.Packages, DebPath: b.Store.Path, Recipe: b.Recipe, ExtraFiles: files,
+		EnableUnits: []string{agentUnit}, SourceDateEpoch: b.Lock.SourceDateEpoch,
+		WorkDir: filepath.Join(b.work, "rootfs"), Log: b.Log, Progress: st.update,
+	})
+	st.end()
+	if err != nil {
+		return b.keepLogs(err)
+	}
+	if res.KernelRelease != release {
+		return fmt.Errorf("root file system: kernel %s, but package %s holds %s", res.KernelRelease, kernel.Name, release)
+	}
+	if err := initrd.Subset(filepath.Join(dir, modulesDir), res.ModulesDir, b.installerModules()); err != nil {
+		return err
+	}
+	if err := copyTo(filepath.Join(dir, kernelFile), res.KernelImage); err != nil {
+		return err
+	}
+	if err := os.WriteFile(filepath.Join(dir, releaseFile), []byte(release), 0o644); err != nil {
+		return err
+	}
+	task := b.Progress.Start("pack root", progress.Bytes)
+	packed, err := rootfs.Pack(ctx, res.Dir, filepath.Join(dir, rootFile), rootfs.PackOptions{SourceDateEpoch: b.Lock.SourceDateEpoch})
+	if err != nil {
+		return err
+	}
+	task.End(progress.Size(packed.SizeBytes) + " by " + packed.Tool)
+	return nil
+}
+
+// rootFiles are the files that every image's root has.
+func (b *build) rootFiles(kernel manifest.Kernel) ([]rootfs.File, error) {
+	identity, err := json.MarshalIndent(manifest.Identity{
+		Name: b.Recipe.Name, Version: b.Recipe.Version, Kernel: kernel,
+		Health: b.Recipe.Health, Boot: b.Recipe.Boot, Inputs: b.in.root,
+	}, "", " ")
+	if err != nil {
+		return nil, fmt.Errorf("image identity: %w", err)
+	}
+	return []rootfs.File{
+		{Path: agentPath, Source: b.Agent, Mode: 0o755},
+		{Path: "/usr/lib/systemd/system/" + agentUnit, Content: agentUnitText},
+		{Path: manifest.TrustPath, Content: b.trust},
+		{Path: manifest.ImagePath, Content: append(identity, '\n')},
+	}, nil
+}
+
+// keepLogs moves the log of the packages' scripts out of the work folder and
+// names it in the error.
+func (b *build) keepLogs(err error) error {
+	from := filepath.Join(b.work, "rootfs", "configure.log")
+	if _, statErr := os.Stat(from); statErr != nil {
+		return err
+	}
+	to := filepath.Join(b.Store.Dir(), b.Recipe.Name+"-configure.log")
+	if mvErr := os.Rename(from, to); mvErr != nil {
+		return errors.Join(err, mvErr)
+	}
+	return fmt.Errorf("%w; what the packages' scripts said is in %s", err, to)
+}
+
+// stages turns the stages of rootfs into tasks.
+type stages struct {
+	reporter *progress.Reporter
+	name     string
+	task     *progress.Task
+}
+
+func (s *stages) update(stage string, done, total int64) {
+	if stage != s.name {
+		s.end()
+		s.name, s.task = stage, s.reporter.Start("root: "+stage, progress.Items)
+	}
+	if done > 0 || total > 0 {
+		s.task.Update(done, total)
+	}
+}
+
+func (s *stages) end() {
+	s.task.End("")
+	s.name, s.task = "", nil
+}
+
+func copyTo(dst, src string) error {
+	in, err := os.Open(src)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = in.Close() }() // read only
+	out, err := os.Create(dst)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(out, in)
+	return errors.Join(err, out.Close())
+}
