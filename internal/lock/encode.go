@@ -41,7 +41,7 @@ func (f *File) Digest() (string, error) {
 
 // Write replaces the file at name by f, whole or not at all.
 func Write(name string, f *File) error {
-	if err := f.validate(); err != nil {
+	if err := f.Validate(); err != nil {
 		return fmt.Errorf("lock %s not written: %w", name, err)
 	}
 	b, err := Encode(f)
@@ -90,7 +90,7 @@ func Decode(b []byte) (*File, error) {
 	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
 		return nil, errors.New("there is more after the end of the lock")
 	}
-	return &f, f.validate()
+	return &f, f.Validate()
 }
 
 var (
@@ -101,7 +101,8 @@ var (
 	suiteRE   = regexp.MustCompile(`^[a-z0-9][a-z0-9./-]*$`)
 )
 
-func (f *File) validate() error {
+// Validate refuses a lock that is not exact or names things it must not.
+func (f *File) Validate() error {
 	switch {
 	case f.Version != Version:
 		return fmt.Errorf("version %d, this program knows %d", f.Version, Version)

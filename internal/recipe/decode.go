@@ -133,7 +133,7 @@ func (d *decoder) object(n *yaml.Node, v reflect.Value, field string) *Error {
 func (d *decoder) unknown(key *yaml.Node, field string, fields map[string]int) *Error {
 	names := sortedKeys(fields)
 	hint := "known keys: " + strings.Join(names, ", ")
-	if near := nearest(key.Value, names); near != "" {
+	if near := Nearest(key.Value, names); near != "" {
 		hint = fmt.Sprintf("did you mean %q?", near)
 	}
 	return d.place(key).errorf(hint, "unknown key %q in %s", key.Value, orRecipe(field))

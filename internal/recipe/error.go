@@ -75,8 +75,9 @@ func parent(field string) string {
 	return field[:i]
 }
 
-// nearest returns the word of words that a person most likely meant, or "".
-func nearest(word string, words []string) string {
+// Nearest returns the word of words that a person who wrote word most likely
+// meant, or "" if none is near.
+func Nearest(word string, words []string) string {
 	best, at := "", 1+max(len(word)/3, 1)
 	for _, w := range words {
 		if d := distance(word, w); d < at {

@@ -1,0 +1,167 @@
+// Package apt answers a recipe with a lock: it runs the host's apt in a root
+// of its own, so that apt's verification of archives and its solver decide,
+// and nothing of the host's apt configuration does. It installs and downloads
+// no package; that is the work of cas and rootfs.
+//
+// Trust: apt verifies each InRelease file with the recipe's keyring and each
+// index with the hashes in it; the SHA-256 of every package in a lock is from
+// such an index.
+package apt
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+
+	"github.com/turnout-project/turnout/internal/lock"
+	"github.com/turnout-project/turnout/internal/recipe"
+)
+
+// Options is what Resolve needs beside a recipe.
+type Options struct {
+	CacheDir string       // where indexes are kept from one run to the next; shared by processes
+	Log      *slog.Logger // nil is quiet
+}
+
+// tools are the packages an image is built with, but does not contain:
+// systemd's EFI stub and boot loader.
+var tools = []string{"systemd-boot-efi"}
+
+// Resolve asks the archives of r for the newest packages that satisfy it:
+// what Debian calls essential, the kernel, the packages of r, and what they
+// depend on (no recommendations). A request that cannot be met is a
+// *recipe.Error at the line of the package that is the cause.
+func Resolve(ctx context.Context, r *recipe.Recipe, o Options) (*lock.File, error) {
+	log := o.Log
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	a, err := openRoot(ctx, r, o.CacheDir)
+	if err != nil {
+		return nil, err
+	}
+	defer a.close()
+	log.Info("reading the indexes of the archives", "sources", len(r.Base.Sources))
+	if err := a.update(ctx, r); err != nil {
+		return nil, err
+	}
+	targets, err := a.targets(ctx, r)
+	if err != nil {
+		return nil, err
+	}
+	ix, err := readIndex(targets)
+	if err != nil {
+		return nil, err
+	}
+	f := &lock.File{Version: lock.Version, Recipe: r.Request, Name: r.Name, Architecture: r.Architecture}
+	if err := describeIndexes(ctx, f, targets, r.Base.Keyring); err != nil {
+		return nil, err
+	}
+	log.Info("choosing packages", "available", len(ix.stanzas))
+	if err := choose(ctx, a, ix, r, f); err != nil {
+		return nil, err
+	}
+	return f, f.Validate()
+}
+
+// choose fills in the packages of f.
+func choose(ctx context.Context, a *root, ix *index, r *recipe.Recipe, f *lock.File) error {
+	want, err := ix.request(r)
+	if err != nil {
+		return err
+	}
+	if err := a.pin(want.pins); err != nil {
+		return err
+	}
+	chosen, err := a.install(ctx, ix, r, want.names)
+	if err != nil {
+		return err
+	}
+	essential := closure(ix.essential, chosen)
+	for _, s := range chosen {
+		f.Packages = append(f.Packages, s.locked(essential[s.name]))
+	}
+	f.Kernel = want.kernel
+	if f.Tools, err = a.tools(ctx, ix, want); err != nil {
+		return err
+	}
+	byName := func(a, b lock.Package) int { return strings.Compare(a.Name, b.Name) }
+	slices.SortFunc(f.Packages, byName)
+	slices.SortFunc(f.Tools, byName)
+	if err := oneKernel(r, want.kernel, chosen); err != nil {
+		return err
+	}
+	return families(r, f)
+}
+
+// tools finds the build tools, in the version of the systemd that the image
+// has if the archive has them in it.
+func (a *root) tools(ctx context.Context, ix *index, want *request) ([]lock.Package, error) {
+	var locked []lock.Package
+	for _, name := range tools {
+		if len(ix.byName[name]) == 0 {
+			return nil, fmt.Errorf("the archives have no package %s, which images are built with; add the suite and component that has it", name)
+		}
+		out, err := a.run(ctx, "apt-get", "-qq", "download", "--print-uris", name)
+		if err != nil {
+			return nil, fmt.Errorf("package %s: %w", name, err)
+		}
+		ps, err := ix.printed(out)
+		if err != nil {
+			return nil, err
+		}
+		if len(ps) != 1 {
+			return nil, fmt.Errorf("package %s: apt names %d files", name, len(ps))
+		}
+		locked = append(locked, ps[0].locked(false))
+	}
+	return locked, nil
+}
+
+// oneKernel refuses a second kernel that some package depends on.
+func oneKernel(r *recipe.Recipe, kernel string, chosen []*stanza) error {
+	for _, s := range chosen {
+		if !strings.HasPrefix(s.name, "linux-image-") || s.name == kernel {
+			continue
+		}
+		by := "another package"
+		for _, d := range chosen {
+			if slices.ContainsFunc(d.needs(), func(alts []string) bool { return slices.Contains(alts, s.name) }) {
+				by = d.name
+			}
+		}
+		return r.Errorf(fieldOf(r, by), "an image has one kernel; take out the package that depends on the other",
+			"two kernels: %s (kernel.package) and %s, which %s depends on", kernel, s.name, by)
+	}
+	return nil
+}
+
+// families turns a mismatch of driver versions into an error at the recipe's line.
+func families(r *recipe.Recipe, f *lock.File) error {
+	err := lock.CheckFamilies(f.Packages)
+	var fe *lock.FamilyError
+	if !errors.As(err, &fe) {
+		return err
+	}
+	field := fieldOf(r, fe.A.Name)
+	if f := fieldOf(r, fe.B.Name); f != "packages" {
+		field = f
+	}
+	return r.Errorf(field, fmt.Sprintf("pin both: %q and %q, or the other way round if the archive has it", fe.A.Name+"="+fe.A.Version, fe.B.Name+"="+lock.Upstream(fe.A.Version)+"*"), "%v", fe)
+}
+
+// fieldOf returns the field of r that asks for the package name.
+func fieldOf(r *recipe.Recipe, name string) string {
+	if lock.MatchName(r.Kernel.Package, name) {
+		return "kernel.package"
+	}
+	for i, p := range r.Packages {
+		if n, _, _ := strings.Cut(p, "="); n == name {
+			return fmt.Sprintf("packages[%d]", i)
+		}
+	}
+	return "packages"
+}
