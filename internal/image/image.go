@@ -13,6 +13,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/turnout-project/turnout/internal/cas"
@@ -159,7 +160,12 @@ func (b *build) keep(key, name string, write func(path string) error) (string, e
 
 // make builds the unsigned image as an OCI layout at path.
 func (b *build) make(ctx context.Context, path string) error {
-	if err := b.fetch(ctx); err != nil {
+	err := Fetch(ctx, b.Store, b.Lock, b.Progress)
+	var gone *cas.GoneError
+	if errors.As(err, &gone) {
+		return fmt.Errorf("%w; run `imgbuild lock --update`, or name a store that kept it with --mirror", err)
+	}
+	if err != nil {
 		return err
 	}
 	r, err := b.root(ctx)
@@ -173,24 +179,25 @@ func (b *build) make(ctx context.Context, path string) error {
 	return b.writeLayout(ctx, path, r, p)
 }
 
-// fetch brings the lock's packages and tools into the store.
-func (b *build) fetch(ctx context.Context) error {
+// Fetch brings the packages and tools of a lock into the store. If one is
+// nowhere to be had, the error wraps *cas.GoneError.
+func Fetch(ctx context.Context, store *cas.Store, f *lock.File, r *progress.Reporter) error {
 	var items []cas.Item
-	for _, p := range append(append([]lock.Package{}, b.Lock.Packages...), b.Lock.Tools...) {
+	for _, p := range slices.Concat(f.Packages, f.Tools) {
 		items = append(items, cas.Item{Name: p.Name + " " + p.Version, URI: p.URI, SHA256: p.SHA256, Size: p.SizeBytes})
 	}
-	task := b.Progress.Start("fetch packages", progress.Bytes)
-	var loaded, total int64
-	err := b.Store.Fetch(ctx, items, 0, func(p cas.Progress) {
-		loaded, total = p.BytesLoaded, p.BytesTotal
+	task := r.Start("fetch packages", progress.Bytes)
+	var last cas.Progress
+	err := store.Fetch(ctx, items, 0, func(p cas.Progress) {
+		last = p
 		task.Update(p.Bytes, p.BytesTotal)
 	})
-	task.End(fmt.Sprintf("%d packages, %s, %s of it over the network", len(items), progress.Size(total), progress.Size(loaded)))
-	var gone *cas.GoneError
-	if errors.As(err, &gone) {
-		return fmt.Errorf("%w; the archive has dropped it: run `imgbuild lock --update`, or name a --mirror that kept it", err)
+	if err != nil {
+		task.End("failed")
+		return err
 	}
-	return err
+	task.End(fmt.Sprintf("%d packages, %s, %s of it over the network", len(items), progress.Size(last.BytesTotal), progress.Size(last.BytesLoaded)))
+	return nil
 }
 
 // publish writes the signed image to Out.

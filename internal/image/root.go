@@ -150,7 +150,11 @@ type stages struct {
 func (s *stages) update(stage string, done, total int64) {
 	if stage != s.name {
 		s.end()
-		s.name, s.task = stage, s.reporter.Start("root: "+stage, progress.Items)
+		unit := progress.Items
+		if stage == "unpack" {
+			unit = progress.Bytes
+		}
+		s.name, s.task = stage, s.reporter.Start("root: "+stage, unit)
 	}
 	if done > 0 || total > 0 {
 		s.task.Update(done, total)

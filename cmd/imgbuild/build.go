@@ -1,0 +1,175 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/turnout-project/turnout/internal/cas"
+	"github.com/turnout-project/turnout/internal/image"
+	"github.com/turnout-project/turnout/internal/lock"
+	"github.com/turnout-project/turnout/internal/manifest"
+	"github.com/turnout-project/turnout/internal/progress"
+	"github.com/turnout-project/turnout/internal/recipe"
+)
+
+type buildOptions struct {
+	lock      string
+	key       string
+	imageKeys []string
+	serverCA  string
+	server    string
+	out       string
+	store     string
+	mirrors   []string
+	offline   bool
+	nodeagent string
+	noCache   bool
+}
+
+func newBuildCommand(common *commonOptions) *cobra.Command {
+	var o buildOptions
+	cmd := &cobra.Command{
+		Use:   "build RECIPE",
+		Short: "Build a signed image from a recipe and its lock",
+		Long: `Builds an image and writes it as an OCI layout: root file system and verity
+tree, a UKI that boots a slot, a UKI that installs, systemd-boot, the expected
+TPM measurements, an SBOM, and a signature.
+
+The same recipe, lock, node agent and keys give the same bytes, in any folder, on
+any machine with the same mksquashfs. Packages and finished parts are kept in the
+store: a build that would repeat one takes its result and says so. An interrupted
+build leaves what was at --out as it was.
+
+Nodes of the image believe the public keys of --image-key (by default that of
+--key) and servers certified by --server-ca. Build as root.
+` + exitCodes,
+		Example: `  imgbuild build recipes/rack-base.yaml --key keys/image.key --server-ca /etc/turnout/ca.pem --out images/rack-base`,
+		Args:    oneArg("a recipe"),
+		RunE:    func(cmd *cobra.Command, args []string) error { return runBuild(cmd, common, o, args[0]) },
+	}
+	f := cmd.Flags()
+	f.StringVar(&o.lock, "lock", "", "lock file (default: the recipe's path with .lock.json)")
+	f.StringVar(&o.key, "key", "keys/image.key", "private key that signs the image")
+	f.StringArrayVar(&o.imageKeys, "image-key", nil, "public key that nodes accept images by; may be given again (default: that of --key)")
+	f.StringVar(&o.serverCA, "server-ca", "", "certificate authority of the server, written by `pxeserver init`")
+	f.StringVar(&o.server, "server", "", "https address of the server (default: nodes learn it by DHCP)")
+	f.StringVar(&o.out, "out", "", "folder to write the image to (default: images/<recipe's name>)")
+	f.StringArrayVar(&o.mirrors, "mirror", nil, "store of another build host, to ask for packages the archive has dropped")
+	f.BoolVar(&o.offline, "offline", false, "fetch nothing; fail if a package is not in the store")
+	f.StringVar(&o.nodeagent, "nodeagent", "", "nodeagent program to put into the image (default: beside imgbuild)")
+	f.BoolVar(&o.noCache, "no-cache", false, "build every part anew")
+	addStoreFlag(cmd, &o.store)
+	return cmd
+}
+
+func runBuild(cmd *cobra.Command, common *commonOptions, o buildOptions, path string) error {
+	start := time.Now()
+	b, err := prepareBuild(o, path)
+	if err != nil {
+		return err
+	}
+	if b.Progress, err = common.reporter(cmd); err != nil {
+		return err
+	}
+	defer b.Progress.Close()
+	res, err := image.Build(cmd.Context(), b)
+	if err != nil {
+		return err
+	}
+	if res.Cached != "" {
+		b.Progress.Note("nothing to build: %s", res.Cached)
+	}
+	m := res.Manifest
+	b.Progress.Note("%s: root %s, UKI %s, installer %s, kernel %s, in %s", m.Label(), progress.Size(m.Root.SizeBytes),
+		progress.Size(m.UKI.SizeBytes), progress.Size(m.Installer.SizeBytes), m.Kernel.Release, progress.Elapsed(time.Since(start)))
+	fmt.Fprintln(cmd.OutOrStdout(), res.Digest)
+	return nil
+}
+
+// prepareBuild reads everything the command line names.
+func prepareBuild(o buildOptions, path string) (image.Options, error) {
+	var b image.Options
+	var err error
+	if b.Recipe, err = recipe.Load(path); err != nil {
+		return b, err
+	}
+	if o.lock == "" {
+		o.lock = defaultLock(path)
+	}
+	if b.Lock, err = readLock(o.lock, path); err != nil {
+		return b, err
+	}
+	key, err := os.ReadFile(o.key)
+	if err != nil {
+		return b, fmt.Errorf("%w: image key: %w; make one with `imgbuild keygen`", image.ErrOptions, err)
+	}
+	if b.Key, err = manifest.ParsePrivateKey(key); err != nil {
+		return b, fmt.Errorf("%w: %s: %w", image.ErrOptions, o.key, err)
+	}
+	if b.Trust, err = o.trust(b); err != nil {
+		return b, err
+	}
+	if b.Agent, err = o.agent(); err != nil {
+		return b, err
+	}
+	if b.Out = o.out; b.Out == "" {
+		b.Out = filepath.Join("images", b.Recipe.Name)
+	}
+	if b.Store, err = cas.Open(o.store); err != nil {
+		return b, err
+	}
+	b.Store.Mirrors, b.Store.Offline = o.mirrors, o.offline
+	b.NoCache = o.noCache
+	return b, nil
+}
+
+// trust is whom the image's nodes believe.
+func (o *buildOptions) trust(b image.Options) (manifest.Trust, error) {
+	t := manifest.Trust{Server: o.server}
+	if len(o.imageKeys) > 0 {
+		var err error
+		if _, t.ImageKeys, err = readKeys(o.imageKeys); err != nil {
+			return t, fmt.Errorf("%w: %w", image.ErrOptions, err)
+		}
+	} else {
+		pub, err := manifest.MarshalPublicKey(publicKey(b.Key))
+		if err != nil {
+			return t, err
+		}
+		t.ImageKeys = string(pub)
+	}
+	if o.serverCA == "" {
+		return t, nil
+	}
+	ca, err := os.ReadFile(o.serverCA)
+	if err != nil {
+		return t, fmt.Errorf("%w: server's certificate authority: %w; `pxeserver init` writes it", image.ErrOptions, err)
+	}
+	t.ServerCA = string(ca)
+	return t, nil
+}
+
+// agent is the nodeagent program: what was named, or the one beside imgbuild.
+func (o *buildOptions) agent() (string, error) {
+	if o.nodeagent != "" {
+		return o.nodeagent, nil
+	}
+	exe, err := os.Executable()
+	if err != nil {
+		return "", fmt.Errorf("%w: name the node agent with --nodeagent: %w", image.ErrOptions, err)
+	}
+	return filepath.Join(filepath.Dir(exe), "nodeagent"), nil
+}
+
+// readLock reads a lock; one that cannot be used is the person's to renew.
+func readLock(name, recipePath string) (*lock.File, error) {
+	f, err := lock.Read(name)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w (for recipe %s)", image.ErrOptions, err, recipePath)
+	}
+	return f, nil
+}

@@ -1,0 +1,83 @@
+package main
+
+import (
+	"crypto/ed25519"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/turnout-project/turnout/internal/manifest"
+	"github.com/turnout-project/turnout/internal/progress"
+)
+
+// commonOptions are the flags of every command.
+type commonOptions struct{ progress string }
+
+func (o *commonOptions) addFlags(cmd *cobra.Command) {
+	cmd.PersistentFlags().StringVar(&o.progress, "progress", "auto",
+		"how to show progress: live, plain, json, none, or auto (live on a terminal, else plain)")
+}
+
+// reporter returns the reporter that was asked for, on standard error; nil for
+// none.
+func (o *commonOptions) reporter(cmd *cobra.Command) (*progress.Reporter, error) {
+	w := cmd.ErrOrStderr()
+	switch o.progress {
+	case "auto":
+		return progress.New(w, progress.Auto), nil
+	case "live":
+		return progress.New(w, progress.Live), nil
+	case "plain":
+		return progress.New(w, progress.Plain), nil
+	case "json":
+		return progress.New(w, progress.JSON), nil
+	case "none":
+		return nil, nil
+	}
+	return nil, usagef(cmd, "--progress %q: want auto, live, plain, json or none", o.progress)
+}
+
+// defaultStore is where downloaded packages and built parts are kept.
+func defaultStore() string {
+	if d := os.Getenv("XDG_CACHE_HOME"); d != "" {
+		return filepath.Join(d, "turnout")
+	}
+	return "/var/cache/turnout"
+}
+
+func addStoreFlag(cmd *cobra.Command, store *string) {
+	cmd.Flags().StringVar(store, "store", defaultStore(), "folder of downloaded packages and built parts")
+}
+
+// defaultLock is the lock file of a recipe: beside it, with another suffix.
+func defaultLock(recipe string) string {
+	return strings.TrimSuffix(recipe, filepath.Ext(recipe)) + ".lock.json"
+}
+
+// readKeys reads every file as PEM public keys and returns them with their
+// text.
+func readKeys(files []string) ([]ed25519.PublicKey, string, error) {
+	var keys []ed25519.PublicKey
+	var text strings.Builder
+	for _, f := range files {
+		b, err := os.ReadFile(f)
+		if err != nil {
+			return nil, "", fmt.Errorf("image public key: %w; make one with `imgbuild keygen`", err)
+		}
+		ks, err := manifest.ParsePublicKeys(b)
+		if err != nil {
+			return nil, "", fmt.Errorf("%s: %w", f, err)
+		}
+		keys = append(keys, ks...)
+		text.Write(b)
+	}
+	return keys, text.String(), nil
+}
+
+// publicKey returns the public half of a key.
+func publicKey(k ed25519.PrivateKey) ed25519.PublicKey {
+	return ed25519.PublicKey(k[ed25519.PublicKeySize:])
+}
