@@ -1,0 +1,80 @@
+package netboot
+
+import (
+	"net/netip"
+	"sync"
+	"time"
+)
+
+// book remembers which client was seen to take which address from another
+// DHCP server. It is bounded, and forgets the oldest first.
+type book struct {
+	mu sync.Mutex
+	m  map[netip.Addr]bookEntry
+}
+
+type bookEntry struct {
+	client Client
+	at     time.Time
+}
+
+const (
+	bookLimit = 1 << 16
+	bookAge   = 24 * time.Hour
+)
+
+func (b *book) put(ip netip.Addr, c Client, now time.Time) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.m == nil {
+		b.m = map[netip.Addr]bookEntry{}
+	}
+	if _, ok := b.m[ip]; !ok && len(b.m) >= bookLimit {
+		b.evict(now)
+	}
+	c.IP = ip
+	b.m[ip] = bookEntry{c, now}
+}
+
+// evict drops everything outdated, and the oldest of a sample if that was not
+// enough.
+func (b *book) evict(now time.Time) {
+	var oldest netip.Addr
+	n := 0
+	for ip, e := range b.m {
+		if now.Sub(e.at) > bookAge {
+			delete(b.m, ip)
+			continue
+		}
+		if n < 64 && (!oldest.IsValid() || e.at.Before(b.m[oldest].at)) {
+			oldest = ip
+		}
+		n++
+	}
+	if len(b.m) >= bookLimit {
+		delete(b.m, oldest)
+	}
+}
+
+func (b *book) get(ip netip.Addr, now time.Time) (Client, bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	e, ok := b.m[ip]
+	if !ok || now.Sub(e.at) > bookAge {
+		return Client{}, false
+	}
+	return e.client, true
+}
+
+// clientAt tells who sits at ip, for a TFTP or HTTP request.
+func (e *engine) clientAt(ip netip.Addr, via string) Client {
+	ip = ip.Unmap()
+	c := Client{IP: ip, Kind: KindOS, Arch: archUnknown, Via: via}
+	if l, ok := e.pool.at(ip); ok {
+		c = l.client()
+	} else if seen, ok := e.book.get(ip, e.now()); ok {
+		c = seen
+	}
+	c.IP, c.Via = ip, via
+	return c
+}
