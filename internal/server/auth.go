@@ -1,0 +1,146 @@
+package server
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/hex"
+	"fmt"
+	"net/http"
+	"strings"
+
+	"github.com/turnout-project/turnout/internal/fleet"
+)
+
+// Role is what an operator may do; each includes the ones before it.
+type Role int
+
+// The roles.
+const (
+	RoleViewer   Role = iota + 1 // looks
+	RoleOperator                 // acts
+	RoleAdmin                    // also clears TPMs
+)
+
+var roles = map[string]Role{"viewer": RoleViewer, "operator": RoleOperator, "admin": RoleAdmin}
+
+// Token is one operator's entry in the token file.
+type Token struct {
+	Name string
+	Role Role
+	Hash [sha256.Size]byte // of the token
+}
+
+// NewToken makes a token and its line for the token file.
+func NewToken(name, role string) (token, line string) {
+	b := make([]byte, 24)
+	rand.Read(b) //nolint:errcheck // never fails since Go 1.24
+	token = "turnout_" + hex.EncodeToString(b)
+	h := sha256.Sum256([]byte(token))
+	return token, name + " " + role + " " + hex.EncodeToString(h[:]) + "\n"
+}
+
+// ParseTokens reads a token file: a line "NAME ROLE SHA256" per operator,
+// empty lines and lines that start with # left out.
+func ParseTokens(b []byte) ([]Token, error) {
+	var out []Token
+	sc := bufio.NewScanner(bytes.NewReader(b))
+	for n := 1; sc.Scan(); n++ {
+		text := strings.TrimSpace(sc.Text())
+		if text == "" || strings.HasPrefix(text, "#") {
+			continue
+		}
+		f := strings.Fields(text)
+		var t Token
+		ok := len(f) == 3
+		if ok {
+			t.Name, t.Role = f[0], roles[f[1]]
+			h, err := hex.DecodeString(f[2])
+			ok = err == nil && copy(t.Hash[:], h) == len(t.Hash) && len(h) == len(t.Hash) && t.Role != 0
+		}
+		if !ok {
+			return nil, fmt.Errorf("token file, line %d: want NAME viewer|operator|admin SHA256", n)
+		}
+		out = append(out, t)
+	}
+	return out, sc.Err()
+}
+
+// operator finds who a request's bearer token belongs to.
+func (s *Server) operator(r *http.Request) (*Token, error) {
+	tok, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
+	if !ok {
+		return nil, problem(http.StatusUnauthorized, "give one with --token-file", "no operator's token")
+	}
+	h := sha256.Sum256([]byte(tok))
+	for i := range s.Tokens {
+		if subtle.ConstantTimeCompare(h[:], s.Tokens[i].Hash[:]) == 1 {
+			return &s.Tokens[i], nil
+		}
+	}
+	return nil, problem(http.StatusUnauthorized, "the token file of the server lists whom it knows", "unknown operator's token")
+}
+
+// asOperator lets h run for operators of at least a role. h gets the actor's
+// name for events, "operator:alice".
+func (s *Server) asOperator(min Role, h func(w http.ResponseWriter, r *http.Request, actor string) (any, error)) http.HandlerFunc {
+	return s.answer(func(w http.ResponseWriter, r *http.Request) (any, error) {
+		t, err := s.operator(r)
+		if err != nil {
+			return nil, err
+		}
+		if t.Role < min {
+			return nil, problem(http.StatusForbidden, "ask for a token with a higher role", "the token of %s does not allow this", t.Name)
+		}
+		return h(w, r, "operator:"+t.Name)
+	})
+}
+
+// asNode lets h run for an enrolled node.
+func (s *Server) asNode(h func(w http.ResponseWriter, r *http.Request, n *fleet.Node) (any, error)) http.HandlerFunc {
+	return s.answer(func(w http.ResponseWriter, r *http.Request) (any, error) {
+		n, err := s.node(r.Context(), r)
+		if err != nil {
+			return nil, err
+		}
+		return h(w, r, n)
+	})
+}
+
+// node finds whose client certificate a request came with. The certificate
+// alone is not enough: the node must still be known, admitted, and have the
+// TPM that the certificate was made for.
+func (s *Server) node(ctx context.Context, r *http.Request) (*fleet.Node, error) {
+	const hint = "enrol again"
+	if r.TLS == nil || len(r.TLS.PeerCertificates) == 0 {
+		return nil, problem(http.StatusUnauthorized, hint, "no client certificate")
+	}
+	name, ek, err := s.CA.nodeOf(r.TLS.PeerCertificates[0], s.now())
+	if err != nil {
+		return nil, problem(http.StatusUnauthorized, hint, "client certificate: %v", err)
+	}
+	n, err := s.Store.Node(ctx, name)
+	if err != nil || n.EKHash != ek || n.State == fleet.NodePending {
+		return nil, problem(http.StatusUnauthorized, hint, "node %q is not enrolled with this TPM", name)
+	}
+	return n, nil
+}
+
+// asEither lets h run for an enrolled node or a viewer.
+func (s *Server) asEither(h handler) http.HandlerFunc {
+	return s.answer(func(w http.ResponseWriter, r *http.Request) (any, error) {
+		var err error
+		if r.Header.Get("Authorization") != "" {
+			_, err = s.operator(r)
+		} else {
+			_, err = s.node(r.Context(), r)
+		}
+		if err != nil {
+			return nil, err
+		}
+		return h(w, r)
+	})
+}

@@ -1,0 +1,162 @@
+package server
+
+import (
+	"context"
+	"crypto/ed25519"
+	"crypto/tls"
+	"crypto/x509"
+	"log/slog"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/turnout-project/turnout/internal/api"
+	"github.com/turnout-project/turnout/internal/fleet"
+	"github.com/turnout-project/turnout/internal/oci"
+	"github.com/turnout-project/turnout/internal/store"
+)
+
+// Options is what a Server is made of. All fields are needed unless they say
+// otherwise.
+type Options struct {
+	Store     store.Store
+	Images    *oci.Layout
+	CA        *CA
+	TPM       TPM
+	Tokens    []Token             // operators; none: nobody can operate
+	ImageKeys []ed25519.PublicKey // who may sign images; none: nothing can be published
+	EKRoots   *x509.CertPool      // TPM makers; nil: TPMs are pinned when approved
+	Discovery string              // pool in which unknown machines wait; "": they are refused
+	Heartbeat time.Duration       // how often nodes report
+	NodeCert  time.Duration       // life of a node's certificate
+	Version   string              // for people
+	Now       func() time.Time    // nil: time.Now
+	Log       *slog.Logger        // nil: quiet
+}
+
+// TPM is what the server knows about TPMs; cmd/pxeserver wires internal/tpm.
+type TPM interface {
+	// CheckEK checks an EK certificate (DER) against roots and against the
+	// EK's public area, and returns its issuer for people.
+	CheckEK(ekPublic, cert []byte, roots *x509.CertPool) (issuer string, err error)
+	// AKName checks that a public area is that of an attestation key that
+	// cannot leave its TPM nor sign foreign data, and returns its name in hex.
+	AKName(akPublic []byte) (string, error)
+	// MakeCredential makes a secret that only the TPM with both keys opens.
+	MakeCredential(ekPublic, akPublic []byte) (blob, encrypted, secret []byte, err error)
+	// Wanted says which PCRs of which bank a quote must select.
+	Wanted() (bank string, pcrs []int)
+	// Judge judges evidence. It does not fail: what cannot be judged is not
+	// accepted.
+	Judge(e Evidence) fleet.Verdict
+}
+
+// Evidence is what a node attests with, and what it is judged by.
+type Evidence struct {
+	Request  *api.AttestRequest
+	AKPublic []byte     // of the enrolment
+	Image    *oci.Image // the image the node says it runs, signature checked when it was published
+}
+
+// Server answers both APIs. Make one with New.
+type Server struct {
+	Options
+	log  *slog.Logger
+	news *news
+	wake chan struct{}
+
+	mu     sync.Mutex
+	images map[string]*oci.Image // loaded, by digest: they never change
+	moods  map[string]*mood      // by node, see moods.go
+}
+
+// New makes a server. It starts nothing.
+func New(o Options) *Server {
+	s := &Server{Options: o, log: o.Log, news: newNews(), wake: make(chan struct{}, 1), images: map[string]*oci.Image{}, moods: map[string]*mood{}}
+	if s.log == nil {
+		s.log = slog.New(slog.DiscardHandler)
+	}
+	return s
+}
+
+func (s *Server) now() time.Time {
+	if s.Now != nil {
+		return s.Now()
+	}
+	return time.Now()
+}
+
+// Wake is sent to when something changed that a rollout may wait for.
+func (s *Server) Wake() <-chan struct{} { return s.wake }
+
+func (s *Server) poke() {
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+}
+
+// update runs fn in the store and tells those who wait for events.
+func (s *Server) update(ctx context.Context, fn func(tx store.Tx) error) error {
+	err := s.Store.Update(ctx, fn)
+	if err == nil {
+		s.news.tell()
+		s.poke()
+	}
+	return err
+}
+
+// TLS returns the TLS settings of the API. Client certificates are checked
+// with each request rather than in the handshake, so that one that has run
+// out gets an answer that says so.
+func (s *Server) TLS(cert *tls.Certificate) *tls.Config {
+	return &tls.Config{Certificates: []tls.Certificate{*cert}, ClientAuth: tls.RequestClientCert, MinVersion: tls.VersionTLS13}
+}
+
+// Handler returns the handler of both APIs.
+func (s *Server) Handler() http.Handler {
+	m := http.NewServeMux()
+	m.HandleFunc("POST "+api.PathEnrol, s.answer(s.enrol))
+	m.HandleFunc("POST "+api.PathActivate, s.answer(s.activate))
+	m.HandleFunc("POST "+api.PathNonce, s.asNode(s.nonce))
+	m.HandleFunc("POST "+api.PathAttest, s.asNode(s.attest))
+	m.HandleFunc("POST "+api.PathHeartbeat, s.asNode(s.heartbeat))
+	m.HandleFunc("POST "+api.PathEvents, s.asNode(s.nodeEvents))
+	m.HandleFunc("GET "+api.PathImages+"{digest}/manifest", s.asEither(s.imageManifest))
+	m.HandleFunc("GET "+api.PathImages+"{digest}/signature", s.asEither(s.imageSignature))
+	m.HandleFunc("GET "+api.PathImages+"{digest}/blobs/{blob}", s.asEither(s.imageBlob))
+
+	view := func(p string, h func(http.ResponseWriter, *http.Request, string) (any, error)) {
+		m.HandleFunc("GET "+p, s.asOperator(RoleViewer, h))
+	}
+	act := func(p string, h func(http.ResponseWriter, *http.Request, string) (any, error)) {
+		m.HandleFunc(p, s.asOperator(RoleOperator, h))
+	}
+	view(api.PathVersion, s.version)
+	view(api.PathNodes, s.listNodes)
+	view(api.PathNodes+"/{node}", s.showNode)
+	act("POST "+api.PathNodes, s.addNode)
+	act("DELETE "+api.PathNodes+"/{node}", s.removeNode)
+	act("POST "+api.PathNodes+"/{node}/{act}", s.actOnNode)
+	m.HandleFunc("POST "+api.PathNodes+"/{node}/cleartpm", s.asOperator(RoleAdmin, s.clearTPM))
+	act("POST "+api.PathFlip, s.flip)
+	view(api.PathPools, s.listPools)
+	act("PUT "+api.PathPools+"/{pool}", s.setPool)
+	view(api.PathImageList, s.listImages)
+	act("POST "+api.PathImageList, s.publish)
+	view(api.PathBlobs+"{digest}", s.hasBlob) // HEAD comes with GET
+	act("PUT "+api.PathBlobs+"{digest}", s.putBlob)
+	view(api.PathRollouts, s.listRollouts)
+	view(api.PathRollouts+"/{id}", s.showRollout)
+	act("POST "+api.PathRollouts, s.startRollout)
+	act("POST "+api.PathRollouts+"/{id}/{act}", s.actOnRollout)
+	view(api.PathEventList, s.listEvents)
+	m.HandleFunc("/", s.answer(func(http.ResponseWriter, *http.Request) (any, error) {
+		return nil, problem(http.StatusNotFound, "", "no such path")
+	}))
+	return m
+}
+
+func (s *Server) version(http.ResponseWriter, *http.Request, string) (any, error) {
+	return api.Version{Version: s.Version, Heartbeat: int(s.Heartbeat.Seconds())}, nil
+}
