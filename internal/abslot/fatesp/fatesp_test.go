@@ -59,3 +59,18 @@ func fsck(t *testing.T, path string) {
 		t.Error("fsck.vfat is not installed")
 	}
 }
+
+// readByMtools checks that another implementation can read the folder.
+func readByMtools(t *testing.T, path string) {
+	t.Helper()
+	bin, err := exec.LookPath("mdir")
+	if err != nil {
+		if os.Getenv("CI") != "" {
+			t.Error("mtools is not installed")
+		}
+		return
+	}
+	if out, err := exec.Command(bin, "-i", path, "-b", "::EFI/Linux").CombinedOutput(); err != nil {
+		t.Errorf("mdir: %v\n%s", err, out)
+	}
+}

@@ -71,7 +71,10 @@ type Node struct {
 	Hashes   map[fleet.Slot]string // what the verity trees say
 	Evidence abslot.Evidence
 	Lines    []string // what the machine logged
-	boots    int
+	// OnWrite, when set, is told what a slot's tree says from now on:
+	// Partial while it is being written, then the root hash.
+	OnWrite func(s fleet.Slot, hash string)
+	boots   int
 }
 
 // NewNode returns a node that runs the installer.
@@ -148,8 +151,18 @@ func (n *Node) BootNetwork(s fleet.Slot) {
 	n.Evidence = abslot.Evidence{BootID: fmt.Sprintf("boot-%d", n.boots), Path: abslot.PathNetwork, RootHash: n.Hashes[s], Backing: s}
 }
 
+// Partial is the root hash of a tree that is only half written.
+const Partial = "0000000000000000000000000000000000000000000000000000000000000000"
+
 // Write pretends to write an image into a slot's partitions.
-func (n *Node) Write(s fleet.Slot, i Image) { n.Hashes[s] = i.RootHash }
+func (n *Node) Write(s fleet.Slot, i Image) {
+	for _, h := range []string{Partial, i.RootHash} {
+		n.Hashes[s] = h
+		if n.OnWrite != nil {
+			n.OnWrite(s, h)
+		}
+	}
+}
 
 // Install brings an image into a slot and arms it.
 func (n *Node) Install(ctx context.Context, s fleet.Slot, i Image, generation uint64) error {

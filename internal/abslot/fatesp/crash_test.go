@@ -1,0 +1,61 @@
+package fatesp_test
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/turnout-project/turnout/internal/abslot/crashtest"
+	"github.com/turnout-project/turnout/internal/abslot/fatesp"
+	"github.com/turnout-project/turnout/internal/abslot/slottest"
+	"github.com/turnout-project/turnout/internal/disk"
+	"github.com/turnout-project/turnout/internal/fleet"
+)
+
+// TestPowerCut plays every transition on a FAT image through go-diskfs and
+// cuts the power at every write and flush of each.
+func TestPowerCut(t *testing.T) {
+	ctx := context.Background()
+	dev := &crashtest.Device{Bytes: make([]byte, size+2*crashtest.Sector)}
+	fat, err := disk.FormatFAT(dev, 0, size, 512)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := slottest.NewNode(fatesp.New(fat))
+	n.OnWrite = func(s fleet.Slot, hash string) {
+		if _, err := dev.WriteAt(crashtest.SlotRecord(hash), crashtest.SlotSector(size, s)); err != nil {
+			t.Fatal(err)
+		}
+		dev.Sync()
+	}
+	if err := crashtest.Prologue(ctx, n); err != nil {
+		t.Fatal(err)
+	}
+	var total, distinct int
+	for _, act := range crashtest.Acts {
+		base := bytes.Clone(dev.Bytes)
+		dev.Ops = nil
+		if err := act.Play(ctx, n); err != nil {
+			t.Fatalf("%s: %v", act.Name, err)
+		}
+		c := &crashtest.Checker{FATBytes: size, Images: []slottest.Image{crashtest.V1, crashtest.V2, crashtest.V3}}
+		c.OnDistinct = func(where string, s *crashtest.State) {
+			if c.Distinct%16 == 1 {
+				path := filepath.Join(t.TempDir(), "cut.img")
+				if err := os.WriteFile(path, s.Bytes()[:size], 0o600); err != nil {
+					t.Fatal(err)
+				}
+				readByMtools(t, path)
+			}
+		}
+		log := crashtest.Log{Base: base, Ops: dev.Ops}
+		if err := log.States(crashtest.Bounds{AllSubsets: 10, Random: 100}, c.Check); err != nil {
+			t.Errorf("%s: power cut %v", act.Name, err)
+		}
+		t.Logf("%-28s %3d operations, %6d states, %4d distinct, %d repaired", act.Name, len(dev.Ops), c.Visited, c.Distinct, c.Torn)
+		total, distinct = total+c.Visited, distinct+c.Distinct
+	}
+	t.Logf("visited %d states, %d of them distinct", total, distinct)
+}
