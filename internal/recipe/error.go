@@ -78,7 +78,7 @@ func parent(field string) string {
 // Nearest returns the word of words that a person who wrote word most likely
 // meant, or "" if none is near.
 func Nearest(word string, words []string) string {
-	best, at := "", 1+max(len(word)/3, 1)
+	best, at := "", min(1+max(len(word)/3, 2), len(word))
 	for _, w := range words {
 		if d := distance(word, w); d < at {
 			best, at = w, d

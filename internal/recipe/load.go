@@ -105,7 +105,14 @@ func (l *loader) enter(path string) error {
 }
 
 func read(path string) ([]byte, error) {
-	f, err := os.Open(path)
+	st, err := os.Stat(path) // first: opening a pipe would wait
+	if err == nil && !st.Mode().IsRegular() {
+		return nil, fmt.Errorf("recipe %s: not a regular file", path)
+	}
+	var f *os.File
+	if err == nil {
+		f, err = os.Open(path)
+	}
 	if err != nil {
 		var pe *fs.PathError
 		if errors.As(err, &pe) {
