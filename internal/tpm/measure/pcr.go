@@ -47,11 +47,17 @@ func (p *PCR) Measure(data []byte) {
 
 // MeasurePhase measures the words of a boot phase, see Phases.
 func (p *PCR) MeasurePhase(phase string) {
-	for word := range strings.SplitSeq(phase, ":") {
-		if word != "" {
-			p.Measure([]byte(word))
-		}
+	for _, w := range Words(phase) {
+		p.Measure([]byte(w))
 	}
+}
+
+// Words returns the words of a boot phase, in the order they are extended.
+func Words(phase string) []string {
+	if phase == "" {
+		return nil
+	}
+	return strings.Split(phase, ":")
 }
 
 func (p *PCR) extendHex(digest string) error {
