@@ -130,7 +130,7 @@ func (s *Server) dhcpLoop(ctx context.Context, c *packetConn, boot bool, jobs ch
 		buf := s.buffers.Get().(*[]byte)
 		n, cm, src, err := c.ReadFrom(*buf)
 		if err != nil {
-			if ctx.Err() != nil {
+			if ctx.Err() != nil || errors.Is(err, net.ErrClosed) {
 				return nil
 			}
 			if isTemporary(err) {

@@ -32,7 +32,7 @@ func (s *tftpServer) serve(ctx context.Context) error {
 	for {
 		n, cm, src, err := s.conn.ReadFrom(buf)
 		if err != nil {
-			if ctx.Err() != nil {
+			if ctx.Err() != nil || errors.Is(err, net.ErrClosed) {
 				return nil
 			}
 			if isTemporary(err) {

@@ -1,0 +1,126 @@
+package netboot
+
+import (
+	"context"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+)
+
+const ovmfCode = "/usr/share/OVMF/OVMF_CODE_4M.fd"
+
+// rack makes a bridge br0 with the server's address, and a tap for QEMU.
+func rack(t *testing.T, taps ...string) {
+	t.Helper()
+	needRoot(t)
+	br := &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "br0"}}
+	if err := netlink.LinkAdd(br); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = netlink.LinkDel(br) })
+	link(t, "br0", "10.77.0.1/24")
+	for _, name := range taps {
+		tap := &netlink.Tuntap{LinkAttrs: netlink.LinkAttrs{Name: name}, Mode: netlink.TUNTAP_MODE_TAP}
+		if err := netlink.LinkAdd(tap); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = netlink.LinkDel(tap) })
+		if err := netlink.LinkSetMaster(link(t, name), br); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// bootOVMF starts a machine with UEFI firmware on the tap and returns its
+// console once it has switched itself off.
+func bootOVMF(t *testing.T, tap, mac string, limit time.Duration, extra ...string) string {
+	t.Helper()
+	needTool(t, "qemu-system-x86_64")
+	if _, err := os.Stat(ovmfCode); err != nil {
+		missing(t, "needs OVMF: "+err.Error())
+	}
+	vars := filepath.Join(t.TempDir(), "vars.fd")
+	b, err := os.ReadFile("/usr/share/OVMF/OVMF_VARS_4M.fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(vars, b, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, "qemu-system-x86_64", append([]string{
+		"-accel", "tcg,thread=multi", "-machine", "q35", "-cpu", "max", "-m", "512", "-nodefaults", "-display", "none",
+		"-no-reboot", "-serial", "stdio",
+		"-drive", "if=pflash,format=raw,readonly=on,file=" + ovmfCode,
+		"-drive", "if=pflash,format=raw,file=" + vars,
+		"-netdev", "tap,id=n0,script=no,downscript=no,ifname=" + tap,
+		"-device", "virtio-net-pci,netdev=n0,romfile=,bootindex=0,mac=" + mac,
+	}, extra...)...)
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Errorf("machine did not switch itself off: %v", err)
+	}
+	return string(out)
+}
+
+func TestOVMFBootsByPXE(t *testing.T) {
+	const mac, text = "52:54:00:77:00:01", "NETBOOT-PXE-OK"
+	for _, profile := range Profiles {
+		t.Run(string(profile), func(t *testing.T) {
+			rack(t, "tap0")
+			ans := installer(efiProgram(text, 4<<20))
+			ans.Profile = profile
+			s := &Server{Config: rackConfig(), Policy: PolicyFunc(func(_ context.Context, c Client) (Answer, error) {
+				if c.Kind != KindUEFIPXE { // the path under test only
+					return Answer{Kind: AnswerNone, Reason: "not under test"}, nil
+				}
+				return ans, nil
+			})}
+			rec := start(t, s)
+			out := bootOVMF(t, "tap0", mac, 2*time.Minute)
+			if !strings.Contains(out, text) {
+				t.Errorf("the program did not run; console:\n%s", out)
+			}
+			if rec.count("tftp.sent") != 1 || rec.count("dhcp.offer") == 0 || rec.count("tftp.failed") != 0 {
+				t.Errorf("events:\n%s", rec)
+			}
+			if n := s.Stats().TFTPProbes.Load(); n == 0 {
+				t.Errorf("TFTPProbes = %d; want the firmware's size probe counted", n)
+			}
+		})
+	}
+}
+
+func TestOVMFBootsByHTTP(t *testing.T) {
+	const mac, text = "52:54:00:77:00:02", "NETBOOT-HTTP-OK"
+	rack(t, "tap0")
+	s := &Server{Config: rackConfig(), Policy: PolicyFunc(func(_ context.Context, c Client) (Answer, error) {
+		if c.Kind != KindUEFIHTTP {
+			return Answer{Kind: AnswerNone, Reason: "not under test"}, nil
+		}
+		return installer(efiProgram(text, 4<<20)), nil
+	})}
+	rec := start(t, s)
+	out := bootOVMF(t, "tap0", mac, 5*time.Minute, "-fw_cfg", "name=opt/org.tianocore/IPv4PXESupport,string=n",
+		"-fw_cfg", "name=opt/org.tianocore/IPv6PXESupport,string=n")
+	if !strings.Contains(out, text) {
+		t.Errorf("the program did not run; console:\n%s", out)
+	}
+	if rec.count("http.sent") != 1 || rec.count("tftp.sent") != 0 {
+		t.Errorf("events:\n%s", rec)
+	}
+	c, ok := s.ClientAt(netip.MustParseAddr("10.77.0.100"))
+	for _, l := range s.LeaseTable() {
+		c, ok = s.ClientAt(l.IP)
+	}
+	if !ok || c.Kind != KindUEFIHTTP || c.CPU() != "amd64" || string(c.MAC) != mac {
+		t.Errorf("ClientAt = %+v, %v", c, ok)
+	}
+}
