@@ -9,11 +9,13 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/turnout-project/turnout/internal/initrd"
 	"github.com/turnout-project/turnout/internal/lock"
 	"github.com/turnout-project/turnout/internal/manifest"
 	"github.com/turnout-project/turnout/internal/progress"
+	"github.com/turnout-project/turnout/internal/recipe"
 	"github.com/turnout-project/turnout/internal/rootfs"
 )
 
@@ -80,7 +82,7 @@ func (b *build) makeRoot(ctx context.Context, dir string) error {
 	}
 	st := &stages{reporter: b.Progress}
 	res, err := rootfs.Build(ctx, rootfs.Spec{
-		Packages: b.Lock.Packages, DebPath: b.Store.Path, Recipe: b.Recipe, ExtraFiles: files,
+		Packages: b.Lock.Packages, DebPath: b.Store.Path, Recipe: absoluteSources(b.Recipe), ExtraFiles: files,
 		EnableUnits: []string{agentUnit}, SourceDateEpoch: b.Lock.SourceDateEpoch,
 		WorkDir: filepath.Join(b.work, "rootfs"), Log: b.Log, Progress: st.update,
 	})
@@ -107,6 +109,24 @@ func (b *build) makeRoot(ctx context.Context, dir string) error {
 	}
 	task.End(progress.Size(packed.SizeBytes) + " by " + packed.Tool)
 	return nil
+}
+
+// absoluteSources returns r with the sources of its files as absolute paths,
+// which is what rootfs opens.
+func absoluteSources(r *recipe.Recipe) *recipe.Recipe {
+	dir, err := filepath.Abs(filepath.Dir(r.Path))
+	if err != nil {
+		dir = filepath.Dir(r.Path) // no working directory: opening the file will say so
+	}
+	c := *r
+	c.Path = "/"
+	c.Files = slices.Clone(r.Files)
+	for i, f := range c.Files {
+		if f.Source != "" {
+			c.Files[i].Source = filepath.Join(dir, f.Source)
+		}
+	}
+	return &c
 }
 
 // rootFiles are the files that every image's root has.
