@@ -164,11 +164,7 @@ func (c *Checker) whole(n *slottest.Node, name string, uki []byte) error {
 }
 
 func linux(n *slottest.Node) []string {
-	files, _ := n.ESP.List(context.Background(), abslot.LinuxDir)
-	var names []string
-	for _, f := range files {
-		names = append(names, f.Name)
-	}
+	names, _ := n.Entries(context.Background())
 	return names
 }
 

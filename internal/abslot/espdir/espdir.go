@@ -116,9 +116,8 @@ func (e *ESP) Open(_ context.Context, path string) (abslot.ReadAtCloser, int64, 
 	return f, fi.Size(), nil
 }
 
-// Put implements abslot.ESP: temporary name, data, fsync, rename, fsync of
-// the folder, syncfs. The page cache of the file is dropped, so that reading
-// it back reads the disk.
+// Put implements abslot.ESP: temporary name, data, fsync, then move. The page
+// cache of the file is dropped, so that reading it back reads the disk.
 func (e *ESP) Put(_ context.Context, path string, r io.Reader, size int64) error {
 	if err := e.writable(); err != nil {
 		return err
@@ -137,10 +136,10 @@ func (e *ESP) Put(_ context.Context, path string, r io.Reader, size int64) error
 		}
 		return fmt.Errorf("writing %s: %w", path, wrap(err))
 	}
-	if err := os.Rename(tmp, dst); err != nil {
-		return wrap(errors.Join(err, os.Remove(tmp)))
+	if err := e.move(tmp, dst, 0); err != nil {
+		return fmt.Errorf("writing %s: %w", path, err)
 	}
-	return e.flush(filepath.Dir(dst))
+	return nil
 }
 
 // tempPath swaps the suffix for .tmp, so that temporary names are no longer
@@ -210,8 +209,7 @@ func (e *ESP) mkdir(dir string) error {
 	return e.flush(filepath.Dir(full))
 }
 
-// Rename implements abslot.ESP: renameat2 with RENAME_NOREPLACE, fsync of the
-// folder, syncfs.
+// Rename implements abslot.ESP with RENAME_NOREPLACE.
 func (e *ESP) Rename(_ context.Context, oldPath, newPath string) error {
 	if filepath.Dir(oldPath) != filepath.Dir(newPath) {
 		return fmt.Errorf("renaming %s to %s: a rename stays in its folder", oldPath, newPath)
@@ -219,9 +217,26 @@ func (e *ESP) Rename(_ context.Context, oldPath, newPath string) error {
 	if err := e.writable(); err != nil {
 		return err
 	}
-	src, dst := e.path(oldPath), e.path(newPath)
-	if err := unix.Renameat2(unix.AT_FDCWD, src, unix.AT_FDCWD, dst, unix.RENAME_NOREPLACE); err != nil {
-		return wrap(&os.LinkError{Op: "rename", Old: oldPath, New: newPath, Err: err})
+	return e.move(e.path(oldPath), e.path(newPath), unix.RENAME_NOREPLACE)
+}
+
+// move renames and flushes: the file, its folder, the file system, in this
+// order. Linux' vfat gives the new directory entry no content at first, and
+// fills it in when the inode is written: flushing the folder before the file
+// would put an empty file on the disk, and the old name away, for a moment
+// (seen by TestPowerCut). Flushing the file first writes the sector once, with
+// the finished new entry and without the old one.
+func (e *ESP) move(src, dst string, flags uint) error {
+	f, err := os.Open(src)
+	if err != nil {
+		return wrap(err)
+	}
+	defer f.Close()
+	if err := unix.Renameat2(unix.AT_FDCWD, src, unix.AT_FDCWD, dst, flags); err != nil {
+		return wrap(&os.LinkError{Op: "rename", Old: src, New: dst, Err: err})
+	}
+	if err := f.Sync(); err != nil {
+		return fmt.Errorf("flushing %s: %w", dst, wrap(err))
 	}
 	return e.flush(filepath.Dir(dst))
 }
@@ -239,7 +254,7 @@ func (e *ESP) Remove(_ context.Context, path string) error {
 }
 
 // flush makes what was done in a folder durable: fsync of the folder writes
-// its entries, syncfs the allocation table and flushes the disk's cache.
+// its entries, syncfs the allocation table, and both flush the disk's cache.
 func (e *ESP) flush(dir string) error {
 	d, err := os.Open(dir)
 	if err != nil {

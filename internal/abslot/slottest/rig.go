@@ -101,16 +101,35 @@ func (n *Node) BootInstaller() {
 	n.Evidence = abslot.Evidence{BootID: fmt.Sprintf("boot-%d", n.boots), Path: abslot.PathInstaller}
 }
 
+// Entries returns the names in LinuxDir without what a loader would not take
+// for a UKI because it is empty or cannot be read.
+func (n *Node) Entries(ctx context.Context) ([]string, error) {
+	files, err := n.ESP.List(ctx, abslot.LinuxDir)
+	if err != nil {
+		return nil, err
+	}
+	var names []string
+	for _, x := range files {
+		f, size, err := n.ESP.Open(ctx, abslot.LinuxDir+"/"+x.Name)
+		if err != nil {
+			return nil, err
+		}
+		if _, err := UKIHash(f, size); err == nil {
+			names = append(names, x.Name)
+		}
+		if err := f.Close(); err != nil {
+			return nil, err
+		}
+	}
+	return names, nil
+}
+
 // Boot starts the node from its disk and returns the file that was started.
 // A UKI whose root is in no slot leaves the node without evidence.
 func (n *Node) Boot(ctx context.Context) (string, error) {
-	files, err := n.ESP.List(ctx, abslot.LinuxDir)
+	names, err := n.Entries(ctx)
 	if err != nil {
 		return "", err
-	}
-	var names []string
-	for _, f := range files {
-		names = append(names, f.Name)
 	}
 	selected, ok := sdboot.Select(names)
 	if !ok {
