@@ -10,7 +10,7 @@ import (
 
 	"github.com/turnout-project/turnout/internal/api"
 	"github.com/turnout-project/turnout/internal/fleet"
-	"github.com/turnout-project/turnout/internal/oci"
+	"github.com/turnout-project/turnout/internal/manifest"
 	"github.com/turnout-project/turnout/internal/store"
 )
 
@@ -34,7 +34,7 @@ func (s *Server) attest(w http.ResponseWriter, r *http.Request, n *fleet.Node) (
 	if err != nil {
 		return nil, err
 	}
-	v, err := s.judge(r.Context(), n.Name, req)
+	v, clock, err := s.judge(r.Context(), n.Name, req)
 	if err != nil {
 		return nil, err
 	}
@@ -42,39 +42,55 @@ func (s *Server) attest(w http.ResponseWriter, r *http.Request, n *fleet.Node) (
 	if v.Path == "" {
 		v.Path = req.Path
 	}
-	err = s.update(r.Context(), func(tx store.Tx) error { return s.keepVerdict(r.Context(), tx, n.Name, req, v) })
+	err = s.update(r.Context(), func(tx store.Tx) error {
+		return errors.Join(s.keepVerdict(r.Context(), tx, n.Name, req, v), keepClock(r.Context(), tx, n.Name, clock))
+	})
 	return v, err
 }
 
 // judge uses up the nonce before anything else: whatever comes of the
 // evidence, the nonce cannot be answered twice.
-func (s *Server) judge(ctx context.Context, node string, req *api.AttestRequest) (*fleet.Verdict, error) {
-	var enrolment *store.Enrolment
-	err := s.Store.Update(ctx, func(tx store.Tx) (err error) {
-		if enrolment, err = tx.Enrolment(ctx, node); err != nil {
-			return err
-		}
-		_, err = tx.TakeTicket(ctx, ticketNonce, hex.EncodeToString(req.Nonce), node, s.now())
+func (s *Server) judge(ctx context.Context, node string, req *api.AttestRequest) (*fleet.Verdict, *store.Clock, error) {
+	enrolment, err := s.Store.Enrolment(ctx, node)
+	if errors.Is(err, store.ErrNotFound) {
+		return nil, nil, problem(http.StatusUnauthorized, "enrol again", "node %q has no enrolled TPM", node)
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	err = s.Store.Update(ctx, func(tx store.Tx) error {
+		_, err := tx.TakeTicket(ctx, ticketNonce, hex.EncodeToString(req.Nonce), node, s.now())
 		return err
 	})
 	if errors.Is(err, store.ErrNotFound) {
-		if enrolment == nil {
-			return nil, problem(http.StatusUnauthorized, "enrol again", "node %q has no enrolled TPM", node)
-		}
-		return unjudged("nonce", "the nonce is not one that this node was given, or was used, or has expired"), nil
+		return unjudged("nonce", "the nonce is not one that this node was given, or was used, or has expired"), nil, nil
 	}
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	img, why, err := s.attested(ctx, req.Image)
+	e := Evidence{Request: req, AKPublic: enrolment.AKPublic, Before: enrolment.Clock}
+	why, err := s.attested(ctx, req.Image, &e)
 	if err != nil || why != "" {
-		return unjudged("image", why), err
+		return unjudged("image", why), nil, err
 	}
-	v := s.TPM.Judge(Evidence{Request: req, AKPublic: enrolment.AKPublic, Image: img})
+	v, clock := s.TPM.Judge(e)
 	if v.Image == "" {
-		v.Image = img.Digest
+		v.Image = e.Image.Digest
 	}
-	return &v, nil
+	return &v, clock, nil
+}
+
+// keepClock remembers how far a TPM has counted.
+func keepClock(ctx context.Context, tx store.Tx, node string, c *store.Clock) error {
+	if c == nil {
+		return nil
+	}
+	e, err := tx.Enrolment(ctx, node)
+	if err != nil {
+		return err
+	}
+	e.Clock = c
+	return tx.PutEnrolment(ctx, e)
 }
 
 // unjudged is the verdict on evidence that was not even looked at.
@@ -83,23 +99,35 @@ func unjudged(kind, why string) *fleet.Verdict {
 }
 
 // attested finds the image that a node says it runs, by digest or by its
-// first 12 digits, among the published ones.
-func (s *Server) attested(ctx context.Context, ref string) (img *oci.Image, why string, err error) {
-	hexDigits := strings.TrimPrefix(ref, "sha256:")
-	if len(hexDigits) < 12 {
-		return nil, fmt.Sprintf("image %q is not named by at least 12 digits of its digest", ref), nil
+// first 12 digits, among the published ones, and loads them all.
+func (s *Server) attested(ctx context.Context, ref string, e *Evidence) (why string, err error) {
+	digits := strings.TrimPrefix(ref, "sha256:")
+	if len(digits) < manifest.ShortLen {
+		return fmt.Sprintf("image %q is not named by at least %d digits of its digest", ref, manifest.ShortLen), nil
 	}
 	all, err := s.Store.Images(ctx)
 	if err != nil {
-		return nil, "", err
+		return "", err
 	}
 	for _, i := range all {
-		if strings.HasPrefix(strings.TrimPrefix(i.Digest, "sha256:"), hexDigits) {
-			img, err = s.image(i.Digest)
-			return img, "", err
+		img, err := s.image(i.Digest)
+		isIt := strings.HasPrefix(i.Digest, "sha256:"+digits)
+		if err != nil && isIt {
+			return "", err
+		}
+		if err != nil {
+			s.log.Warn("image is listed but cannot be read", "image", i.Digest, "err", err)
+			continue
+		}
+		e.Fleet = append(e.Fleet, img)
+		if isIt {
+			e.Image = img
 		}
 	}
-	return nil, fmt.Sprintf("image %s is not published here", ref), nil
+	if e.Image == nil {
+		return fmt.Sprintf("image %s is not published here", ref), nil
+	}
+	return "", nil
 }
 
 // keepVerdict stores a verdict with its node, and remembers a refusal that

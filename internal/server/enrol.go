@@ -5,7 +5,6 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"crypto/subtle"
-	"encoding/binary"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
@@ -44,16 +43,6 @@ type session struct {
 	SecretHash []byte // SHA-256 of what the TPM must return
 }
 
-// ekHash is the identity of a TPM: the SHA-256 of the EK's public area,
-// without the size in front of it.
-func ekHash(public []byte) string {
-	if len(public) > 2 && int(binary.BigEndian.Uint16(public)) == len(public)-2 {
-		public = public[2:]
-	}
-	h := sha256.Sum256(public)
-	return hex.EncodeToString(h[:])
-}
-
 // enrol answers a machine that says which TPM it has. Nothing it says is
 // believed yet but that; it gets a challenge if it may.
 func (s *Server) enrol(w http.ResponseWriter, r *http.Request) (any, error) {
@@ -81,7 +70,7 @@ func (s *Server) enrol(w http.ResponseWriter, r *http.Request) (any, error) {
 
 // checkEnrol checks the form of a request and the trust in its EK.
 func (s *Server) checkEnrol(req *api.EnrolRequest) (*session, error) {
-	ses := &session{EKHash: ekHash(req.EKPublic), EKPublic: req.EKPublic, EKTrust: "pinned", AKPublic: req.AKPublic, CSR: req.CSR}
+	ses := &session{EKPublic: req.EKPublic, AKPublic: req.AKPublic, CSR: req.CSR}
 	bad := func(err error) error { return problem(http.StatusBadRequest, "", "%v", err) }
 	if len(req.EKPublic) == 0 {
 		return nil, bad(errors.New("no endorsement key: this machine shows no TPM 2.0"))
@@ -102,14 +91,9 @@ func (s *Server) checkEnrol(req *api.EnrolRequest) (*session, error) {
 			ses.MACs = append(ses.MACs, mac)
 		}
 	}
-	if s.EKRoots == nil {
-		return ses, nil
+	if ses.EKHash, ses.EKTrust, err = s.TPM.CheckEK(req.EKPublic, req.EKCertificate); err != nil {
+		return nil, problem(http.StatusForbidden, "if this TPM is to be trusted, add its maker's CA to ek_roots", "%v", err)
 	}
-	issuer, err := s.TPM.CheckEK(req.EKPublic, req.EKCertificate, s.EKRoots)
-	if err != nil {
-		return nil, problem(http.StatusForbidden, "add the maker's CA to ek_roots if this TPM is to be trusted", "EK certificate: %v", err)
-	}
-	ses.EKTrust = "certificate of " + issuer
 	return ses, nil
 }
 
@@ -121,7 +105,7 @@ func (s *Server) claim(ctx context.Context, req *api.EnrolRequest, ses *session)
 		return err
 	})
 	if refusal != "" && err == nil {
-		s.log.Warn("enrolment refused", "reason", refusal, "macs", ses.MACs, "ek", ses.EKHash[:12])
+		s.log.Warn("enrolment refused", "reason", refusal, "macs", ses.MACs, "ek", short(ses.EKHash))
 	}
 	return n, refusal, err
 }
@@ -141,7 +125,7 @@ func (s *Server) claimIn(ctx context.Context, tx store.Tx, req *api.EnrolRequest
 	case len(owners) == 1 && owners[0].EKHash != "":
 		o := owners[0]
 		why := fmt.Sprintf("another TPM is enrolled for node %s; if its board was replaced: pxeserver node clear-tpm %s", o.Name, o.Name)
-		return nil, why, s.noteOnce(ctx, tx, o.Name, "node.foreign-tpm", "a machine with TPM "+ses.EKHash[:12]+" claims its MAC address")
+		return nil, why, s.noteOnce(ctx, tx, o.Name, "node.foreign-tpm", "a machine with TPM "+short(ses.EKHash)+" claims its MAC address")
 	case len(owners) == 1 && owners[0].State == fleet.NodePending:
 		owners[0].EKHash = ses.EKHash // a claim, until it is activated
 		return owners[0], "", tx.PutNode(ctx, owners[0])
@@ -176,7 +160,7 @@ func ownersOf(ctx context.Context, tx store.Tx, macs []fleet.MAC) ([]*fleet.Node
 func (s *Server) discover(ctx context.Context, tx store.Tx, req *api.EnrolRequest, ses *session) (*fleet.Node, error) {
 	now := s.now()
 	n := &fleet.Node{
-		Name: "new-" + ses.EKHash[:8], Pool: s.Discovery, MACs: ses.MACs, EKHash: ses.EKHash,
+		Name: "new-" + short(ses.EKHash)[:8], Pool: s.Discovery, MACs: ses.MACs, EKHash: ses.EKHash,
 		State: fleet.NodePending, Reason: "discovered; not approved", Created: now, LastSeen: now,
 		Reported: &fleet.Report{Stage: req.Stage, BootID: req.BootID, Activity: "waiting for approval", Inventory: req.Inventory},
 	}
@@ -187,7 +171,7 @@ func (s *Server) discover(ctx context.Context, tx store.Tx, req *api.EnrolReques
 		return nil, err
 	}
 	return n, tx.AppendEvent(ctx, &fleet.Event{At: now, Actor: "server", Node: n.Name, Kind: "node.discovered",
-		Message: fmt.Sprintf("machine with MAC %v, TPM %s (%s): %s", ses.MACs, ses.EKHash[:12], ses.EKTrust, n.State)})
+		Message: fmt.Sprintf("machine with MAC %v, TPM %s (%s): %s", ses.MACs, short(ses.EKHash), ses.EKTrust, n.State)})
 }
 
 // noteOnce appends an event unless the node's newest of the kind says the
@@ -218,6 +202,9 @@ func (s *Server) challenge(ctx context.Context, n *fleet.Node, ses *session) (*a
 	}
 	return &api.EnrolResponse{Node: n.Name, Status: api.EnrolChallenge, Session: t.Key, CredentialBlob: blob, EncryptedSecret: enc}, nil
 }
+
+// short is a TPM's identity for people.
+func short(ekHash string) string { return ekHash[:12] }
 
 func randomHex() string {
 	b := make([]byte, 32)
@@ -250,7 +237,7 @@ func (s *Server) activate(w http.ResponseWriter, r *http.Request) (any, error) {
 	}
 	h := sha256.Sum256(req.Secret)
 	if subtle.ConstantTimeCompare(h[:], ses.SecretHash) != 1 {
-		s.log.Warn("activation failed", "node", ses.Node, "ek", ses.EKHash[:12])
+		s.log.Warn("activation failed", "node", ses.Node, "ek", short(ses.EKHash))
 		return nil, problem(http.StatusForbidden, "enrol again", "the secret is wrong: EK and AK do not live in one TPM")
 	}
 	if err := s.update(ctx, func(tx store.Tx) error { return s.bind(ctx, tx, &ses) }); err != nil {
@@ -280,6 +267,9 @@ func (s *Server) bind(ctx context.Context, tx store.Tx, ses *session) error {
 	now := s.now()
 	isNew := old == nil || old.AKName != ses.AKName
 	e := &store.Enrolment{Node: n.Name, EKHash: ses.EKHash, EKPublic: ses.EKPublic, EKTrust: ses.EKTrust, AKPublic: ses.AKPublic, AKName: ses.AKName, At: now}
+	if old != nil && old.EKHash == e.EKHash {
+		e.Clock = old.Clock
+	}
 	n.EKHash, n.AKName, n.LastSeen = ses.EKHash, ses.AKName, now
 	if err := s.addMACs(ctx, tx, n, ses.MACs); err != nil {
 		return err
@@ -288,7 +278,7 @@ func (s *Server) bind(ctx context.Context, tx store.Tx, ses *session) error {
 		return err
 	}
 	return tx.AppendEvent(ctx, &fleet.Event{At: now, Actor: "server", Node: n.Name, Kind: "node.enrolled",
-		Message: fmt.Sprintf("TPM %s (%s), attestation key %.16s", ses.EKHash[:12], ses.EKTrust, ses.AKName)})
+		Message: fmt.Sprintf("TPM %s (%s), attestation key %.16s", short(ses.EKHash), ses.EKTrust, ses.AKName)})
 }
 
 // addMACs takes in the MACs of a node that has proven its TPM; those of

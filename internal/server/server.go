@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/ed25519"
 	"crypto/tls"
-	"crypto/x509"
 	"log/slog"
 	"net/http"
 	"sync"
@@ -25,7 +24,6 @@ type Options struct {
 	TPM       TPM
 	Tokens    []Token             // operators; none: nobody can operate
 	ImageKeys []ed25519.PublicKey // who may sign images; none: nothing can be published
-	EKRoots   *x509.CertPool      // TPM makers; nil: TPMs are pinned when approved
 	Discovery string              // pool in which unknown machines wait; "": they are refused
 	Heartbeat time.Duration       // how often nodes report
 	NodeCert  time.Duration       // life of a node's certificate
@@ -34,11 +32,12 @@ type Options struct {
 	Log       *slog.Logger        // nil: quiet
 }
 
-// TPM is what the server knows about TPMs; cmd/pxeserver wires internal/tpm.
+// TPM is what the server knows about TPMs: see Trust for the real one.
 type TPM interface {
-	// CheckEK checks an EK certificate (DER) against roots and against the
-	// EK's public area, and returns its issuer for people.
-	CheckEK(ekPublic, cert []byte, roots *x509.CertPool) (issuer string, err error)
+	// CheckEK checks an endorsement key and, if TPM makers are to vouch for
+	// it, its certificate (DER). It returns the TPM's identity (see
+	// fleet.Node.EKHash) and, for people, what the trust in it rests on.
+	CheckEK(ekPublic, cert []byte) (hash, trust string, err error)
 	// AKName checks that a public area is that of an attestation key that
 	// cannot leave its TPM nor sign foreign data, and returns its name in hex.
 	AKName(akPublic []byte) (string, error)
@@ -47,15 +46,18 @@ type TPM interface {
 	// Wanted says which PCRs of which bank a quote must select.
 	Wanted() (bank string, pcrs []int)
 	// Judge judges evidence. It does not fail: what cannot be judged is not
-	// accepted.
-	Judge(e Evidence) fleet.Verdict
+	// accepted. The clock is that of the quote, nil if the quote is not the
+	// enrolled TPM's.
+	Judge(e Evidence) (fleet.Verdict, *store.Clock)
 }
 
 // Evidence is what a node attests with, and what it is judged by.
 type Evidence struct {
 	Request  *api.AttestRequest
-	AKPublic []byte     // of the enrolment
-	Image    *oci.Image // the image the node says it runs, signature checked when it was published
+	AKPublic []byte       // of the enrolment
+	Before   *store.Clock // of the newest genuine quote before, nil for none
+	Image    *oci.Image   // the image the node says it runs, signature checked when it was published
+	Fleet    []*oci.Image // all published images: either slot's loader may have started it
 }
 
 // Server answers both APIs. Make one with New.

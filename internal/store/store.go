@@ -121,13 +121,20 @@ func (q EventQuery) Max() int {
 // that its attestation key lives in it.
 type Enrolment struct {
 	Node     string    `json:"node"`
-	EKHash   string    `json:"ekHash"`   // as fleet.Node.EKHash
-	EKPublic []byte    `json:"ekPublic"` // TPM2B_PUBLIC
-	EKTrust  string    `json:"ekTrust"`  // "certificate: <issuer>" or "pinned"
-	AKPublic []byte    `json:"akPublic"` // TPM2B_PUBLIC
-	AKName   string    `json:"akName"`   // hex
-	Reset    uint32    `json:"reset"`    // highest TPM reset count seen in an accepted quote
-	At       time.Time `json:"at"`       // of the last activation
+	EKHash   string    `json:"ekHash"`          // as fleet.Node.EKHash
+	EKPublic []byte    `json:"ekPublic"`        // TPM2B_PUBLIC
+	EKTrust  string    `json:"ekTrust"`         // "certificate: <issuer>" or "pinned"
+	AKPublic []byte    `json:"akPublic"`        // TPM2B_PUBLIC
+	AKName   string    `json:"akName"`          // hex
+	Clock    *Clock    `json:"clock,omitempty"` // of the newest genuine quote; nil before the first
+	At       time.Time `json:"at"`              // of the last activation
+}
+
+// Clock is what a TPM counts (TPMS_CLOCK_INFO). It never goes back.
+type Clock struct {
+	Reset   uint32 `json:"reset"`
+	Restart uint32 `json:"restart"`
+	Millis  uint64 `json:"millis"`
 }
 
 // Ticket is a secret that can be used once by one node until it expires: an
