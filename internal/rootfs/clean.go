@@ -16,16 +16,20 @@ import (
 // emptied are folders whose contents no image keeps.
 var emptied = []string{
 	"boot", "dev", "run", "tmp", "proc", "sys", "var/tmp",
-	"var/cache/apt", "var/lib/apt/lists", "var/cache/ldconfig", "var/cache/man",
-	"var/lib/initramfs-tools", "var/lib/systemd/catalog",
+	"var/cache/ldconfig", "var/cache/man", "var/lib/initramfs-tools", "var/lib/systemd/catalog",
 	"etc/kernel/postinst.d", "etc/kernel/postrm.d", "etc/kernel/preinst.d", "etc/kernel/prerm.d",
 }
+
+// pruned are folders that keep their folders, with their owners, and lose
+// every file below.
+var pruned = []string{"var/log", "var/cache/apt", "var/lib/apt/lists"}
 
 // removed are patterns of files that differ from build to build, belong to
 // one machine, or run updates.
 var removed = []struct{ dir, pattern string }{
 	{"etc", "passwd-"}, {"etc", "group-"}, {"etc", "shadow-"}, {"etc", "gshadow-"}, {"etc", "subuid-"}, {"etc", "subgid-"},
 	{"etc", ".pwd.lock"}, {"etc", "mtab"}, {"etc", "hostname.dpkg-*"}, {"etc/ssh", "ssh_host_*"},
+	{"etc/nvme", "hostid"}, {"etc/nvme", "hostnqn"}, {"etc/iscsi", "initiatorname.iscsi"},
 	{"etc/cron.daily", "apt-compat"}, {"etc/cron.daily", "dpkg"}, {"etc/cron.daily", "man-db"}, {"etc/cron.daily", "apt"},
 	{".", "vmlinuz*"}, {".", "initrd.img*"},
 	{"root", ".bash_history"}, {"root", ".wget-hsts"}, {"root", ".rnd"},
@@ -58,8 +62,10 @@ func (b *build) clean(context.Context) error {
 			}
 		}
 	}
-	if err := b.emptyLogs(); err != nil {
-		return err
+	for _, dir := range pruned {
+		if err := b.prune(dir); err != nil {
+			return err
+		}
 	}
 	if err := b.removeCaches(); err != nil {
 		return err
@@ -123,10 +129,9 @@ func (b *build) empty(dir string) error {
 	return nil
 }
 
-// emptyLogs removes the files below /var/log; the folders stay, with their
-// owners, for the programs that need them.
-func (b *build) emptyLogs() error {
-	return b.walk("var/log", func(name string, d fs.DirEntry) error {
+// prune removes the files below dir and leaves its folders.
+func (b *build) prune(dir string) error {
+	return b.walk(dir, func(name string, d fs.DirEntry) error {
 		if d.IsDir() {
 			return nil
 		}

@@ -138,6 +138,7 @@ func (c *configurer) preinst(ctx context.Context, p *unpacked) error {
 		return nil
 	}
 	env := append(c.env(),
+		"DEBCONF_PACKAGE="+p.Name, // debconf knows preinst scripts in dpkg's own place only
 		"DPKG_MAINTSCRIPT_PACKAGE="+p.Name, "DPKG_MAINTSCRIPT_PACKAGE_REFCOUNT=1",
 		"DPKG_MAINTSCRIPT_ARCH="+p.Architecture, "DPKG_MAINTSCRIPT_NAME=preinst",
 		"DPKG_ADMINDIR=/"+adminDir, "DPKG_ROOT=", "DPKG_RUNNING_VERSION="+c.dpkgVersion())

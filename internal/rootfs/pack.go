@@ -31,7 +31,7 @@ type PackOptions struct {
 // docs/design/0002-root-filesystem.md.
 const (
 	DefaultLevel = 9
-	BlockBytes   = 128 << 10
+	BlockBytes   = 256 << 10
 )
 
 // Packed is a packed file system.

@@ -105,7 +105,9 @@ func (b *build) linkUnit(unit, target string, in install, seen map[string]bool) 
 		}
 	}
 	for _, other := range in.also {
-		if err := b.enable(other, seen); err != nil {
+		// A unit named by Also= that is masked, missing or without [Install]
+		// is left as it is, as systemctl does.
+		if err := b.enable(other, seen); err != nil && !errors.Is(err, ErrSpec) {
 			return err
 		}
 	}
