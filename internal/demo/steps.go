@@ -187,8 +187,8 @@ func (l *lab) rolloutEnds(ctx context.Context, id string) (fleet.Rollout, error)
 // unhealthy is scene 3.
 func unhealthy(ctx context.Context, l *lab) error {
 	return l.badImage(ctx, "v3", func(status string) error {
-		if !strings.Contains(status, "gpu-count") {
-			return fmt.Errorf("rollout status does not name the failed check gpu-count:\n%s", status)
+		if !strings.Contains(status, "workload") {
+			return fmt.Errorf("rollout status does not name the failed check workload:\n%s", status)
 		}
 		return nil
 	})

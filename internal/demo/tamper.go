@@ -160,5 +160,10 @@ func (l *lab) tamper(node *vmtest.Node, digest string) error {
 
 // partitionStart returns the byte offset of a partition by its label.
 func partitionStart(image, label string) (int64, error) {
-	return disk.PartitionStart(image, label)
+	d, err := disk.Open(image)
+	if err != nil {
+		return 0, err
+	}
+	p, err := d.Partition(label)
+	return p.StartBytes, err
 }
