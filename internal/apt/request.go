@@ -171,13 +171,17 @@ func (ix *index) exists(r *recipe.Recipe, field, name string) error {
 func (a *root) install(ctx context.Context, ix *index, r *recipe.Recipe, names []string) ([]*stanza, error) {
 	out, err := a.run(ctx, "apt-get", append([]string{"-qq", "-y", "--print-uris", "install"}, names...)...)
 	var ce *commandError
-	if errors.As(err, &ce) {
+	if !errors.As(err, &ce) {
+		if err != nil {
+			return nil, err
+		}
+		return ix.printed(out)
+	}
+	// Quiet, apt does not say why; ask again.
+	if _, err = a.run(ctx, "apt-get", append([]string{"-q", "-y", "-s", "install"}, names...)...); errors.As(err, &ce) {
 		return nil, explainInstall(r, ce)
 	}
-	if err != nil {
-		return nil, err
-	}
-	return ix.printed(out)
+	return nil, ce
 }
 
 // unmet matches apt's words for a dependency that cannot be had.

@@ -189,15 +189,14 @@ func (a *root) run(ctx context.Context, name string, args ...string) (string, er
 	cmd.Dir = a.dir
 	cmd.Env = append(keptEnv(), "APT_CONFIG="+filepath.Join(a.dir, "apt.conf"), "LC_ALL=C.UTF-8", "DEBIAN_FRONTEND=noninteractive")
 	cmd.WaitDelay = 5 * time.Second
-	var out, both bytes.Buffer
-	cmd.Stdout = writers{&out, &both}
-	cmd.Stderr = &both
+	var out, errs bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errs
 	err := cmd.Run()
 	if ctx.Err() != nil {
 		return "", ctx.Err()
 	}
 	if err != nil {
-		return "", &commandError{command: name, output: both.String(), err: err}
+		return "", &commandError{command: name, output: out.String() + "\n" + errs.String(), err: err}
 	}
 	return out.String(), nil
 }
@@ -212,13 +211,4 @@ func keptEnv() []string {
 		}
 	}
 	return env
-}
-
-type writers []*bytes.Buffer
-
-func (w writers) Write(b []byte) (int, error) {
-	for _, one := range w {
-		one.Write(b)
-	}
-	return len(b), nil
 }
