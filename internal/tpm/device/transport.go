@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"syscall"
 	"time"
 )
 
@@ -32,11 +33,13 @@ func dial(path string) (*transport, error) {
 	if fi.Mode()&os.ModeCharDevice == 0 {
 		return nil, fmt.Errorf("%s is neither a character device nor a socket", path)
 	}
-	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	// Not os.OpenFile: it makes the descriptor non-blocking, and then the
+	// kernel runs commands behind our back and answers reads with nothing.
+	fd, err := syscall.Open(path, syscall.O_RDWR|syscall.O_CLOEXEC, 0)
 	if err != nil {
-		return nil, err
+		return nil, &os.PathError{Op: "open", Path: path, Err: err}
 	}
-	return &transport{file: f}, nil
+	return &transport{file: os.NewFile(uintptr(fd), path)}, nil
 }
 
 func (t *transport) close() error {

@@ -7,7 +7,7 @@
 //	replay          the digests in the event log are what led to these values
 //	PCR 4           the firmware started the image's boot applications, in order, and nothing else
 //	PCR 11          systemd-stub found the image's sections, and the boot got to the phase it should be in
-//	PCR 12, 13      nothing was added to the UKI: no command line, credentials, extensions
+//	PCR 12, 13      nothing was added to the UKI: no other command line, no credentials, no extensions
 //
 // Types and data of events are not signed. Decisions are made from digests
 // alone; data only helps to explain.

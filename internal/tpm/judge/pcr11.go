@@ -120,22 +120,3 @@ func (c *court) explainSections(sections []manifest.UKISection) {
 		c.find(KindEvent, 11, "section "+want[i].section, fmt.Sprintf("the UKI has no section %s", want[i].section))
 	}
 }
-
-// judgeZero requires the PCRs that nothing may be measured into to be empty.
-func (c *court) judgeZero() {
-	for _, p := range c.in.Manifest.Measurements.Zero {
-		v, ok := c.in.PCRs[p]
-		if ok && bytes.Equal(v, make([]byte, len(v))) && len(v) > 0 {
-			continue
-		}
-		f := c.find(KindPCRValue, p, "empty PCR", fmt.Sprintf("something was added to the UKI at boot: a command line, credentials or extensions are measured into PCR %d", p))
-		f.Expected, f.Seen = hexOf(make([]byte, eventlog.Size(c.in.Bank))), hexOf(v)
-		for _, e := range c.log.Events {
-			if e.PCR == p && e.Extends() && c.proven[p] {
-				f.Event, f.What, f.Seen = e.Index, e.String(), hexOf(e.Digest(c.in.Bank))
-				f.Expected = ""
-				break
-			}
-		}
-	}
-}

@@ -343,7 +343,7 @@ func TestDamaged(t *testing.T) {
 			continue
 		}
 		im.authenticodeParts() //nolint:errcheck // only panics matter
-		if v, err := im.stubVersion(); err == nil {
+		if v, err := im.version(programStub); err == nil {
 			ruleFor(v) //nolint:errcheck // only panics matter
 		}
 	}

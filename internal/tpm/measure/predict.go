@@ -66,6 +66,10 @@ func Predict(in Input) (manifest.Measurements, error) {
 	if err != nil {
 		return m, err
 	}
+	cmdline, err := uki.cmdlineEvent(in.Loader)
+	if err != nil {
+		return m, fmt.Errorf("%s: %w", AppLoader, err)
+	}
 	slotApps, err := uki.applications(AppUKI)
 	if err != nil {
 		return m, err
@@ -86,6 +90,7 @@ func Predict(in Input) (manifest.Measurements, error) {
 		Sections:          uki.digests(),
 		SectionsInstaller: installer.digests(),
 		Zero:              []int{12, 13},
+		Cmdline:           cmdline,
 	}, nil
 }
 

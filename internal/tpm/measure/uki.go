@@ -54,7 +54,7 @@ func ReadUKI(b []byte) (*UKI, error) {
 	if err != nil {
 		return nil, err
 	}
-	version, err := im.stubVersion()
+	version, err := im.version(programStub)
 	if err != nil {
 		return nil, err
 	}
