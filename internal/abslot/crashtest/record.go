@@ -58,19 +58,19 @@ func (d *Device) Sync() error {
 
 // Log is what was recorded: the disk before, and the operations.
 type Log struct {
-	Base []byte
+	Base io.ReaderAt
 	Ops  []Op
 }
 
 // State is a disk as a power cut left it.
 type State struct {
-	base    []byte
+	base    io.ReaderAt
 	sectors map[int64][]byte // by offset
 }
 
 // ReadAt implements io.ReaderAt.
 func (s *State) ReadAt(b []byte, off int64) (int, error) {
-	n, err := bytes.NewReader(s.base).ReadAt(b, off)
+	n, err := s.base.ReadAt(b, off)
 	for at := off / Sector * Sector; at < off+int64(n); at += Sector {
 		if data, ok := s.sectors[at]; ok {
 			if at < off {
@@ -100,13 +100,9 @@ func (s *State) WriteAt(b []byte, off int64) (int, error) {
 // Sync implements fatdir.Device.
 func (s *State) Sync() error { return nil }
 
-// Bytes returns the whole disk.
-func (s *State) Bytes() []byte {
-	b := bytes.Clone(s.base)
-	for at, data := range s.sectors {
-		copy(b[at:], data)
-	}
-	return b
+// Bytes returns the first n bytes of the disk.
+func (s *State) Bytes(n int64) ([]byte, error) {
+	return io.ReadAll(io.NewSectionReader(s, 0, n))
 }
 
 // Bounds limit the enumeration.
@@ -207,11 +203,14 @@ const blklogwritesMagic = 0x6a736677736872
 
 // ReadLog reads a log of QEMU's blklogwrites block driver: a superblock, then
 // for each request one sector that describes it and its data. All numbers are
-// little-endian. Flushes that follow each other are one.
+// little-endian. Flushes that follow each other are one. An empty file is an
+// empty log.
 func ReadLog(r io.ReaderAt) ([]Op, error) {
 	const flagFlush, flagFUA, flagDiscard = 1, 2, 4
 	head := make([]byte, 28)
-	if _, err := r.ReadAt(head, 0); err != nil {
+	if n, err := r.ReadAt(head, 0); n == 0 && errors.Is(err, io.EOF) {
+		return nil, nil // nothing was written
+	} else if err != nil {
 		return nil, fmt.Errorf("write log: %w", err)
 	}
 	if binary.LittleEndian.Uint64(head) != blklogwritesMagic || binary.LittleEndian.Uint64(head[8:]) != 1 {

@@ -44,13 +44,17 @@ func TestPowerCut(t *testing.T) {
 		c.OnDistinct = func(where string, s *crashtest.State) {
 			if c.Distinct%16 == 1 {
 				path := filepath.Join(t.TempDir(), "cut.img")
-				if err := os.WriteFile(path, s.Bytes()[:size], 0o600); err != nil {
+				b, err := s.Bytes(size)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := os.WriteFile(path, b, 0o600); err != nil {
 					t.Fatal(err)
 				}
 				readByMtools(t, path)
 			}
 		}
-		log := crashtest.Log{Base: base, Ops: dev.Ops}
+		log := crashtest.Log{Base: bytes.NewReader(base), Ops: dev.Ops}
 		if err := log.States(crashtest.Bounds{AllSubsets: 10, Random: 100}, c.Check); err != nil {
 			t.Errorf("%s: power cut %v", act.Name, err)
 		}

@@ -25,7 +25,8 @@ const suffix = ".efi"
 // entry is a UKI as the loader sees it.
 type entry struct {
 	file       string
-	id         string // lower case, without counters
+	id         string // lower case
+	prefix     string // the file name before the counters
 	counted    bool
 	left, done uint64
 }
@@ -64,9 +65,11 @@ func Boot(files []string) (started string, after []string, ok bool) {
 	return started, after, true
 }
 
-// ID returns what the loader calls the entry of a file: lower case, without
-// counters.
-func ID(file string) string { return parse(file).id }
+// ID returns what the loader calls the entry of a file, in the variable
+// LoaderEntrySelected: the name that the file had before this boot was
+// counted. (Later versions leave the counters out; that only matters for two
+// names that differ in nothing else.)
+func ID(file string) string { return strings.ToLower(file) }
 
 func entries(files []string) []entry {
 	var es []entry
@@ -83,7 +86,7 @@ func entries(files []string) []entry {
 // parse finds "+LEFT" or "+LEFT-DONE" right before the suffix.
 func parse(file string) entry {
 	body := file[:len(file)-len(suffix)]
-	e := entry{file: file, id: strings.ToLower(file)}
+	e := entry{file: file, id: ID(file)}
 	for i := range body {
 		if body[i] != '+' {
 			continue
@@ -95,8 +98,7 @@ func parse(file string) entry {
 			d, derr = strconv.ParseUint(done, 10, 31)
 		}
 		if err == nil && derr == nil {
-			e.counted, e.left, e.done = true, l, d
-			e.id = strings.ToLower(body[:i] + file[len(body):])
+			e.counted, e.left, e.done, e.prefix = true, l, d, body[:i]
 			break
 		}
 	}
@@ -109,13 +111,11 @@ func (e entry) bumped() string {
 	if !e.counted {
 		return e.file
 	}
-	body := e.file[:len(e.file)-len(suffix)]
-	prefix := body[:len(e.id)-len(suffix)]
 	left := e.left
 	if left > 0 {
 		left--
 	}
-	return fmt.Sprintf("%s+%d-%d%s", prefix, left, e.done+1, e.file[len(body):])
+	return fmt.Sprintf("%s+%d-%d%s", e.prefix, left, e.done+1, e.file[len(e.file)-len(suffix):])
 }
 
 // compare orders entries as the loader tries them.

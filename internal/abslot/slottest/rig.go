@@ -143,7 +143,7 @@ func (n *Node) Boot(ctx context.Context) (string, error) {
 	}
 	n.boots++
 	n.Evidence = abslot.Evidence{
-		BootID: fmt.Sprintf("boot-%d", n.boots), Path: abslot.PathDisk, Entry: sdboot.ID(started),
+		BootID: fmt.Sprintf("boot-%d", n.boots), Path: abslot.PathDisk, Entry: sdboot.ID(selected),
 	}
 	if started != selected {
 		n.Evidence.CountPath = `\EFI\Linux\` + started
