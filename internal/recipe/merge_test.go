@@ -149,9 +149,9 @@ func TestDigests(t *testing.T) {
 
 func TestNearest(t *testing.T) {
 	tests := []struct{ word, want string }{
-		{"kernal", "kernel"}, {"package", "packages"}, {"helth", "health"}, {"fiels", "files"}, {"colour", ""}, {"", ""},
+		{"kernal", "kernel"}, {"package", "packages"}, {"helth", "health"}, {"fiels", "files"}, {"ngnix", "nginx"}, {"colour", ""}, {"", ""},
 	}
-	words := []string{"kernel", "packages", "health", "fuels", "files"}
+	words := []string{"kernel", "packages", "health", "files", "afnix", "nginx"}
 	for _, tt := range tests {
 		if got := Nearest(tt.word, words); got != tt.want {
 			t.Errorf("Nearest(%q) = %q, want %q", tt.word, got, tt.want)
