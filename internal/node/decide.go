@@ -166,6 +166,9 @@ func decideGood(s State) Action {
 	if d.Image == "" || d.Generation <= s.Acted {
 		return Action{Kind: Wait, Slot: s.Booted, Reason: "idle"}
 	}
+	if holds(s.booted(), d.Image) && d.Reinstall {
+		return Action{Kind: Wait, Slot: s.Booted, Reason: "to be reinstalled with the image that runs: boot this node from the network"}
+	}
 	if holds(s.booted(), d.Image) {
 		return Action{Kind: Ack, Slot: s.Booted, Generation: d.Generation, Reason: "the booted slot holds the image already"}
 	}
@@ -173,7 +176,7 @@ func decideGood(s State) Action {
 	if a.Tries == 0 {
 		a.Tries = fleet.DefaultTries
 	}
-	if holds(other, d.Image) {
+	if holds(other, d.Image) && !d.Reinstall {
 		switch other.State {
 		case fleet.SlotGood:
 			a.Kind = Flip

@@ -133,6 +133,12 @@ func TestDecide(t *testing.T) {
 		{"good: other slot known by its short digest", with(good(slot("B", fleet.SlotGood, strings.Repeat("2", 12), 2)), func(s *State) {
 			s.Desired = fleet.Desired{Image: v2, Generation: 3}
 		}), Action{Kind: Flip, Slot: "B", Image: v2, Generation: 3, Tries: 2}},
+		{"good: to be reinstalled with another image", with(good(slot("B", fleet.SlotGood, v2, 2)), func(s *State) {
+			s.Desired = fleet.Desired{Image: v2, Generation: 3, Reinstall: true}
+		}), Action{Kind: Install, Slot: "B", Image: v2, Generation: 3, Tries: 2}},
+		{"good: to be reinstalled with what runs", with(good(slot("B", fleet.SlotGood, v2, 2)), func(s *State) {
+			s.Desired = fleet.Desired{Image: v1, Generation: 3, Reinstall: true}
+		}), Action{Kind: Wait, Slot: "A", Reason: "boot this node from the network"}},
 		{"good: staged", with(good(slot("B", fleet.SlotStaged, v2, 0)), func(s *State) { s.Desired = fleet.Desired{Image: v2, Generation: 3} }),
 			Action{Kind: Arm, Slot: "B", Image: v2, Generation: 3, Tries: 2}},
 		{"good: a bad image asked for again is installed anew", with(good(slot("B", fleet.SlotBad, v2, 2)), func(s *State) {

@@ -110,6 +110,16 @@ func (w *Watchdog) Grant(d time.Duration) {
 	}
 }
 
+// Revoke takes back what was granted, but for one more time-out.
+func (w *Watchdog) Revoke() {
+	if w == nil {
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.alive = time.Now().Add(w.Timeout)
+}
+
 // keep feeds the watchdog for as long as somebody vouches.
 func (w *Watchdog) keep() {
 	for {

@@ -135,3 +135,26 @@ func Kexec() bool {
 	const typeOfLoader = 0x210
 	return err == nil && len(b) > typeOfLoader && b[typeOfLoader]>>4 == 0xD
 }
+
+// Backing returns the slot whose partitions lie under the mounted root file
+// system, as the kernel knows it, and NoSlot when neither does. A dm-verity
+// device has both partitions of its slot as slaves.
+func Backing(roots [2]string) (fleet.Slot, error) {
+	var st unix.Stat_t
+	if err := unix.Stat("/", &st); err != nil {
+		return fleet.NoSlot, err
+	}
+	dir := fmt.Sprintf("/sys/dev/block/%d:%d/slaves", unix.Major(st.Dev), unix.Minor(st.Dev))
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return fleet.NoSlot, nil // not on a device-mapper device
+	}
+	for _, e := range entries {
+		for i, s := range fleet.Slots {
+			if "/dev/"+e.Name() == roots[i] {
+				return s, nil
+			}
+		}
+	}
+	return fleet.NoSlot, nil
+}

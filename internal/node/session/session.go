@@ -1,0 +1,148 @@
+//go:build linux
+
+// Package session is a node's conversation with its server as one TPM: it
+// enrols, waits for approval, activates the credential, keeps the client
+// certificate fresh, and attests. The installer and the service of the booted
+// system speak through it alike. The protocol is that of internal/api.
+package session
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/turnout-project/turnout/internal/api"
+	"github.com/turnout-project/turnout/internal/fleet"
+	"github.com/turnout-project/turnout/internal/tpm/device"
+)
+
+// ErrRefused is wrapped when the server will not have this node until an
+// operator does something about it.
+var ErrRefused = errors.New("server refuses this node")
+
+// TPM is what a session needs of the node's TPM; *device.Device is one.
+type TPM interface {
+	EK() (device.EK, error)
+	AK() ([]byte, error)
+	Activate(credentialBlob, encryptedSecret []byte) ([]byte, error)
+	Quote(nonce []byte, bank string, pcrs []int) (device.Evidence, error)
+}
+
+// Config says who the node is and whom it speaks to.
+type Config struct {
+	Server    string // https URL
+	CA        []byte // PEM
+	TPM       TPM
+	Stage     fleet.Stage
+	BootID    string
+	MACs      []fleet.MAC
+	Inventory *fleet.Inventory
+	EventLog  func() ([]byte, error)           // nil means device.EventLog
+	Log       func(format string, args ...any) // nil is quiet
+}
+
+// Session is a session, open once Open has succeeded. When a call fails with
+// api.Unauthorized the certificate is no longer taken: Open it again. Use it
+// from one goroutine at a time; the client it gives out is safe for several.
+type Session struct {
+	cfg    Config
+	client *api.NodeClient
+	node   string
+	reason string // last reason given for pending, logged once
+}
+
+// New prepares a session; Open is where it starts.
+func New(cfg Config) (*Session, error) {
+	c, err := api.NewNodeClient(cfg.Server, cfg.CA)
+	if err != nil {
+		return nil, err
+	}
+	if cfg.Log == nil {
+		cfg.Log = func(string, ...any) {}
+	}
+	if cfg.EventLog == nil {
+		cfg.EventLog = device.EventLog
+	}
+	return &Session{cfg: cfg, client: c}, nil
+}
+
+// Client returns the client, which presents the node's certificate once Open
+// has succeeded.
+func (s *Session) Client() *api.NodeClient { return s.client }
+
+// Node returns the name the server has for this node, "" before Open.
+func (s *Session) Node() string { return s.node }
+
+// Open enrols once. pending is how long to wait before it is called again
+// when the node is not approved yet; then err is nil and the session is not
+// open. An error that wraps ErrRefused needs an operator.
+func (s *Session) Open(ctx context.Context) (pending time.Duration, err error) {
+	ek, err := s.cfg.TPM.EK()
+	if err != nil {
+		return 0, fmt.Errorf("endorsement key of the TPM: %w", err)
+	}
+	ak, err := s.cfg.TPM.AK()
+	if err != nil {
+		return 0, fmt.Errorf("attestation key of the TPM: %w", err)
+	}
+	key, csr, err := api.NewNodeKey()
+	if err != nil {
+		return 0, err
+	}
+	r, err := s.client.Enrol(ctx, &api.EnrolRequest{
+		EKPublic: ek.Public, EKCertificate: ek.Certificate, AKPublic: ak, CSR: csr,
+		MACs: s.cfg.MACs, Stage: s.cfg.Stage, BootID: s.cfg.BootID, Inventory: s.cfg.Inventory,
+	})
+	if err != nil {
+		return 0, err
+	}
+	switch r.Status {
+	case api.EnrolChallenge:
+	case api.EnrolPending:
+		if r.Reason != s.reason {
+			s.reason = r.Reason
+			s.cfg.Log("waiting for approval: %s", r.Reason)
+		}
+		return max(time.Duration(r.RetryAfter)*time.Second, time.Second), nil
+	case api.EnrolRefused:
+		return 0, fmt.Errorf("%w: %s", ErrRefused, r.Reason)
+	default:
+		return 0, fmt.Errorf("server answered enrolment with %q; is it newer than this agent?", r.Status)
+	}
+	secret, err := s.cfg.TPM.Activate(r.CredentialBlob, r.EncryptedSecret)
+	if err != nil {
+		return 0, fmt.Errorf("opening the server's credential with the TPM: %w", err)
+	}
+	a, err := s.client.Activate(ctx, &api.ActivateRequest{Session: r.Session, Secret: secret})
+	if err != nil {
+		return 0, err
+	}
+	if err := s.client.UseCertificate(a.Certificate, key); err != nil {
+		return 0, err
+	}
+	s.node = a.Node
+	s.cfg.Log("session with %s open, this node is %q there", s.cfg.Server, a.Node)
+	return 0, nil
+}
+
+// Attest shows the server what was booted and returns its verdict. image is
+// the digest the node believes it runs, path the boot path.
+func (s *Session) Attest(ctx context.Context, image, path string) (*fleet.Verdict, error) {
+	n, err := s.client.Nonce(ctx)
+	if err != nil {
+		return nil, err
+	}
+	q, err := s.cfg.TPM.Quote(n.Nonce, n.Bank, n.PCRs)
+	if err != nil {
+		return nil, fmt.Errorf("quote: %w", err)
+	}
+	log, err := s.cfg.EventLog()
+	if err != nil {
+		s.cfg.Log("warning: no event log, the server will not accept that: %v", err)
+	}
+	return s.client.Attest(ctx, &api.AttestRequest{
+		Nonce: n.Nonce, BootID: s.cfg.BootID, Image: image, Stage: s.cfg.Stage, Path: path,
+		Quote: q.Quote, Signature: q.Signature, PCRs: q.PCRs, EventLog: log,
+	})
+}
