@@ -308,26 +308,43 @@ func FuzzPackage(f *testing.F) {
 		pkg.Compression = how
 		f.Add(pkg.Bytes(f))
 	}
-	limits := deb.Limits{ControlBytes: 1 << 20, DataBytes: 1 << 20, Entries: 1000}
-	f.Fuzz(func(t *testing.T, raw []byte) {
-		p, err := open(t, raw, deb.Options{XZ: "none", Limits: limits})
-		if err != nil {
-			return
-		}
-		if c, err := p.Control(); err == nil && strings.ContainsAny(c.Get("Package"), "/ ") {
-			t.Errorf("package named %q", c.Get("Package"))
-		}
-		var read int64
-		_ = p.Walk(context.Background(), func(e deb.Entry, r io.Reader) error {
-			if !fs.ValidPath(e.Name) || e.Type == deb.Hardlink && !fs.ValidPath(e.Link) {
-				t.Errorf("entry %q, link %q", e.Name, e.Link)
-			}
-			n, err := io.Copy(io.Discard, r)
-			read += n
-			return err
-		})
-		if read > limits.DataBytes {
-			t.Errorf("%d bytes came out; the limit is %d", read, limits.DataBytes)
-		}
+	f.Fuzz(func(t *testing.T, raw []byte) { fuzz(t, raw) })
+}
+
+// FuzzData is FuzzPackage for the data member alone, so that the archive
+// around it need not be guessed.
+func FuzzData(f *testing.F) {
+	hows := []string{"", "gz", "xz", "zst"}
+	plain := debtest.Tar(f, honest.Data, map[string]string{"./usr/bin/su": "program"})
+	for i, how := range hows {
+		f.Add(uint8(i), debtest.Compress(f, how, plain))
+	}
+	f.Fuzz(func(t *testing.T, how uint8, raw []byte) {
+		name := strings.TrimSuffix("data.tar."+hows[int(how)%len(hows)], ".")
+		fuzz(t, debtest.Ar(debtest.Member{Name: "debian-binary", Data: []byte("2.0\n")},
+			debtest.Member{Name: "control.tar", Data: debtest.Tar(t, nil, nil)}, debtest.Member{Name: name, Data: raw}))
 	})
+}
+
+func fuzz(t *testing.T, raw []byte) {
+	limits := deb.Limits{ControlBytes: 1 << 20, DataBytes: 1 << 20, Entries: 1000}
+	p, err := open(t, raw, deb.Options{XZ: "none", Limits: limits})
+	if err != nil {
+		return
+	}
+	if c, err := p.Control(); err == nil && strings.ContainsAny(c.Get("Package"), "/ ") {
+		t.Errorf("package named %q", c.Get("Package"))
+	}
+	var read int64
+	_ = p.Walk(context.Background(), func(e deb.Entry, r io.Reader) error {
+		if !fs.ValidPath(e.Name) || e.Type == deb.Hardlink && !fs.ValidPath(e.Link) {
+			t.Errorf("entry %q, link %q", e.Name, e.Link)
+		}
+		n, err := io.Copy(io.Discard, r)
+		read += n
+		return err
+	})
+	if read > limits.DataBytes {
+		t.Errorf("%d bytes came out; the limit is %d", read, limits.DataBytes)
+	}
 }
