@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -264,4 +265,19 @@ func FuzzLoad(f *testing.F) {
 			t.Errorf("a second Load gives %v, digest %v; want digest %v", err, again, r.Digest)
 		}
 	})
+}
+
+// docs/recipe.md promises to name every field.
+func TestDocumentation(t *testing.T) {
+	b, err := os.ReadFile("../../docs/recipe.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, typ := range []any{Recipe{}, Base{}, Source{}, Kernel{}, File{}, Services{}, User{}, manifest.Boot{}, manifest.Health{}, manifest.Check{}} {
+		for key := range fieldsOf(reflect.TypeOf(typ)) {
+			if s := string(b); !strings.Contains(s, "`"+key+"`") && !strings.Contains(s, "[]."+key+"`") {
+				t.Errorf("docs/recipe.md does not name %s of %T", key, typ)
+			}
+		}
+	}
 }
