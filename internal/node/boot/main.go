@@ -63,6 +63,9 @@ func (m *machine) run(ctx context.Context) error {
 		return fmt.Errorf("list of modules: %w", err)
 	}
 	loadModules(m.modules, m.log)
+	if m.cmdline.Installer && m.cmdline.Watchdog == 0 {
+		m.cmdline.Watchdog = installerWatchdog
+	}
 	m.watchdog = openWatchdog(m.cmdline.Watchdog, m.modules, m.log)
 	mountEFI(m.log)
 	m.measure(ctx, "enter-initrd")

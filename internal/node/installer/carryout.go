@@ -1,0 +1,223 @@
+//go:build linux
+
+package installer
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/turnout-project/turnout/internal/abslot"
+	"github.com/turnout-project/turnout/internal/abslot/espdir"
+	"github.com/turnout-project/turnout/internal/disk"
+	"github.com/turnout-project/turnout/internal/fleet"
+	"github.com/turnout-project/turnout/internal/install"
+	"github.com/turnout-project/turnout/internal/manifest"
+	"github.com/turnout-project/turnout/internal/node/slots"
+)
+
+// carryOut does what the server wants: the image in a slot, armed.
+func (i *installer) carryOut(ctx context.Context, d fleet.Desired) error {
+	i.Grant(callTime)
+	client := i.session.Client()
+	im, err := install.Fetch(ctx, client, d.Image, i.keys)
+	if err != nil {
+		return err
+	}
+	dsk, isFresh, err := i.layOut(ctx, im, d)
+	if err != nil {
+		return err
+	}
+	m, err := i.open(dsk)
+	if err != nil && !isFresh { // an ESP that cannot be used holds no slot that could be
+		i.Log("warning: %v: the disk is laid out anew", err)
+		_ = slots.Unmount() // it may not even be mounted
+		if dsk, err = i.create(ctx, dsk.Path, im); err == nil {
+			m, err = i.open(dsk)
+		}
+	}
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err := slots.Unmount(); err != nil {
+			i.Log("warning: unmounting the ESP: %v", err)
+		}
+	}()
+	if err := i.fill(ctx, m, dsk, im, d); err != nil {
+		return err
+	}
+	i.tell(ctx, "node.rebooting", "installed: starting from disk")
+	return nil
+}
+
+// fill installs into a slot and arms it.
+func (i *installer) fill(ctx context.Context, m *abslot.Machine, dsk *disk.Disk, im *install.Image, d fleet.Desired) error {
+	st, err := m.Status(ctx)
+	if err != nil {
+		return err
+	}
+	i.slots = st.Report()
+	s, isThere := pick(st, manifest.Short(im.Digest))
+	if isThere {
+		i.tell(ctx, "install.present", "slot %s holds %s, confirmed: nothing to install", s, im.Label)
+		return nil
+	}
+	i.tell(ctx, "install.started", "%s into slot %s of %s", im.Label, s, dsk.Path)
+	t := install.Target{Slots: m, Slot: s}
+	if t.Root, err = dsk.PartitionPath(disk.RootLabel(s)); err != nil {
+		return err
+	}
+	if t.Verity, err = dsk.PartitionPath(disk.VerityLabel(s)); err != nil {
+		return err
+	}
+	if err := install.Run(ctx, i.session.Client(), im, t, i.progress(ctx)); err != nil {
+		return err
+	}
+	if err := i.leaveServer(ctx); err != nil {
+		return err
+	}
+	if err := m.Lift(ctx, manifest.Short(im.Digest)); err != nil { // that it is wanted here is somebody's word
+		return err
+	}
+	if st, err = m.Status(ctx); err != nil {
+		return err
+	}
+	gen := max(d.Generation, st.NextGeneration)
+	if err := m.Arm(ctx, s, gen, d.Tries); err != nil {
+		return err
+	}
+	if st, err = m.Status(ctx); err == nil {
+		i.slots = st.Report()
+		i.slots[s.Index()].Image, i.slots[s.Index()].Name = im.Digest, im.Label
+	}
+	i.tell(ctx, "slot.armed", "slot %s, %s, generation %d", s, im.Label, gen)
+	return nil
+}
+
+// pick chooses the slot to write: A, unless A is the only good one. isThere
+// is true when a good slot holds the image already.
+func pick(st abslot.Status, short string) (s fleet.Slot, isThere bool) {
+	for _, x := range st.Slots {
+		if x.State == fleet.SlotGood && x.Short == short {
+			return x.Slot, true
+		}
+	}
+	if a, b := st.Slots[0], st.Slots[1]; a.State == fleet.SlotGood && b.State != fleet.SlotGood {
+		return fleet.SlotB, false
+	}
+	return fleet.SlotA, false
+}
+
+// leaveServer keeps the server's address for a system that learns it from
+// nowhere else.
+func (i *installer) leaveServer(ctx context.Context) error {
+	esp, err := espdir.Open(slots.ESPMount)
+	if err != nil {
+		return err
+	}
+	return esp.Put(ctx, slots.ServerFile, strings.NewReader(i.server+"\n"), int64(len(i.server)+1))
+}
+
+// layOut finds the disk and gives it a Turnout layout, unless it has one that
+// the image fits.
+func (i *installer) layOut(ctx context.Context, im *install.Image, d fleet.Desired) (dsk *disk.Disk, isFresh bool, err error) {
+	all, err := look(diskHost)
+	if err != nil {
+		return nil, false, err
+	}
+	f, err := choose(all, i.Wipe || d.Reinstall)
+	if err != nil {
+		return nil, false, err
+	}
+	if f.content.Turnout && !d.Reinstall {
+		if dsk, err := disk.Open(f.Path); err == nil && fits(dsk, im.Manifest) {
+			i.Log("%s has a Turnout layout: it is used as it is", f.Path)
+			return dsk, false, nil
+		}
+	}
+	i.tell(ctx, "install.disk", "%s (%s, %d GiB) is laid out anew; on it was: %s", f.Path, f.Model, f.SizeBytes>>30, f.content)
+	dsk, err = i.create(ctx, f.Path, im)
+	return dsk, true, err
+}
+
+func fits(d *disk.Disk, m *manifest.Manifest) bool {
+	root, err1 := d.Partition(disk.RootLabel(fleet.SlotA))
+	tree, err2 := d.Partition(disk.VerityLabel(fleet.SlotA))
+	return err1 == nil && err2 == nil && root.SizeBytes >= m.Root.SizeBytes && tree.SizeBytes >= m.Verity.SizeBytes
+}
+
+// create writes a fresh layout with the image's loader on the ESP.
+func (i *installer) create(ctx context.Context, path string, im *install.Image) (*disk.Disk, error) {
+	i.Grant(callTime)
+	loader, err := i.loader(ctx, im)
+	if err != nil {
+		return nil, err
+	}
+	var g disk.Geometry
+	infos, err := diskHost.List()
+	if err != nil {
+		return nil, err
+	}
+	for _, x := range infos {
+		if x.Path == path {
+			g = disk.Geometry{SizeBytes: int64(x.SizeBytes), SectorSize: x.SectorSize}
+		}
+	}
+	m := im.Manifest
+	l, err := disk.Plan(g, disk.Want{
+		RootBytes: m.Root.SizeBytes, VerityBytes: m.Verity.SizeBytes, UKIBytes: m.UKI.SizeBytes, Architecture: m.Architecture,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("%w: %s: %w", errDisk, path, err)
+	}
+	if err := disk.Create(ctx, path, l, disk.ESPFiles(m.Architecture, loader)); err != nil {
+		return nil, err
+	}
+	d, err := disk.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	i.Grant(callTime)
+	rctx, cancel := context.WithTimeout(ctx, callTime/2)
+	defer cancel()
+	return d, diskHost.Reread(rctx, d)
+}
+
+// loader fetches the boot loader and checks it.
+func (i *installer) loader(ctx context.Context, im *install.Image) ([]byte, error) {
+	b := im.Manifest.Loader
+	const most = 16 << 20
+	if b.SizeBytes <= 0 || b.SizeBytes > most {
+		return nil, fmt.Errorf("%w: boot loader of %d bytes", install.ErrRefused, b.SizeBytes)
+	}
+	var buf bytes.Buffer
+	r := i.session.Client().Blob(ctx, im.Digest, b.Digest, 0, b.SizeBytes)
+	_, err := io.Copy(&buf, io.LimitReader(r, b.SizeBytes))
+	if err = errors.Join(err, r.Close()); err != nil {
+		return nil, fmt.Errorf("fetching the boot loader: %w", err)
+	}
+	if got := manifest.DigestOf(buf.Bytes()); got != b.Digest {
+		return nil, fmt.Errorf("boot loader came with digest %s, want %s", got, b.Digest)
+	}
+	return buf.Bytes(), nil
+}
+
+// open returns the state machine of the disk; no slot is booted.
+func (i *installer) open(d *disk.Disk) (*abslot.Machine, error) {
+	var dev slots.Devices
+	var err error
+	if dev.ESP, err = d.PartitionPath(disk.LabelESP); err != nil {
+		return nil, err
+	}
+	for n, s := range fleet.Slots {
+		if dev.Verities[n], err = d.PartitionPath(disk.VerityLabel(s)); err != nil {
+			return nil, err
+		}
+	}
+	ev := abslot.Evidence{BootID: i.bootID, Path: abslot.PathInstaller}
+	return slots.Open(dev, func(context.Context) (abslot.Evidence, error) { return ev, nil }, i.Log)
+}
