@@ -92,6 +92,11 @@ func Load(path string) (*Config, error) {
 	if err != nil {
 		return nil, fmt.Errorf("configuration: %w; make one with `pxeserver init`", err)
 	}
+	return Parse(path, b)
+}
+
+// Parse is Load for text that is, or will be, in the file at path.
+func Parse(path string, b []byte) (*Config, error) {
 	c, err := parse(path, b)
 	if err != nil {
 		return nil, err

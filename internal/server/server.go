@@ -70,11 +70,16 @@ type Server struct {
 	mu     sync.Mutex
 	images map[string]*oci.Image // loaded, by digest: they never change
 	moods  map[string]*mood      // by node, see moods.go
+	booted map[string]bootTold   // by MAC and kind, see watch.go
+	boots  chan bootLine
 }
 
 // New makes a server. It starts nothing.
 func New(o Options) *Server {
-	s := &Server{Options: o, log: o.Log, news: newNews(), wake: make(chan struct{}, 1), images: map[string]*oci.Image{}, moods: map[string]*mood{}}
+	s := &Server{
+		Options: o, log: o.Log, news: newNews(), wake: make(chan struct{}, 1), boots: make(chan bootLine, 1024),
+		images: map[string]*oci.Image{}, moods: map[string]*mood{}, booted: map[string]bootTold{},
+	}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}

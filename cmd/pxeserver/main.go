@@ -1,0 +1,77 @@
+// Command pxeserver boots racks over the network, keeps the state of the
+// fleet and moves it from image to image; its other subcommands are the
+// operator's client of a running server.
+package main
+
+import (
+	"context"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	code := run(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr)
+	stop()
+	os.Exit(code)
+}
+
+// run executes one command line and returns the exit status.
+func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
+	cmd := newRootCommand()
+	cmd.SetArgs(args)
+	cmd.SetIn(stdin)
+	cmd.SetOut(stdout)
+	cmd.SetErr(stderr)
+	return report(stderr, cmd.ExecuteContext(ctx))
+}
+
+const rootLong = `pxeserver boots a rack over the network, knows its nodes by their TPMs, and moves
+them from one image to the next.
+
+The server:
+  pxeserver init --dir /etc/turnout --address 10.77.0.1 --subnet 10.77.0.0/24
+  pxeserver serve --config /etc/turnout/pxeserver.yaml
+
+The operator, on the same machine (--config) or another (--server, --ca,
+--token-file, or TURNOUT_SERVER, TURNOUT_CA, TURNOUT_TOKEN_FILE):
+  pxeserver image publish images/rack-base
+  pxeserver pool set rack --image "rack-base 1.0.0"
+  pxeserver node list                       who waits for approval?
+  pxeserver node approve new-3f2a9c01 --name n1 --pool rack
+  pxeserver rollout start --image "rack-base 1.1.0" --stage canary --stage rack
+  pxeserver rollout status --watch
+  pxeserver slot flip n1                    back to its other confirmed slot
+` + exitCodes
+
+func newRootCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "pxeserver", Short: "Boot racks over the network and move them between images", Long: rootLong,
+		SilenceUsage: true, SilenceErrors: true, Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.SuggestionsMinimumDistance = 2
+	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return usagef(cmd, "%v", err) })
+	g := &globals{}
+	g.addFlags(cmd)
+	cmd.AddCommand(
+		newInitCommand(), newServeCommand(g), newCheckConfigCommand(g),
+		newNodeCommand(g), newReimageCommand(g), newSlotCommand(g), newVerdictCommand(g),
+		newPoolCommand(g), newImageCommand(g), newRolloutCommand(g), newEventsCommand(g), newVersionCommand(g),
+	)
+	return cmd
+}
+
+// group is a command that only holds others.
+func group(use, short string, subs ...*cobra.Command) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: use, Short: short, Long: short + ".\n" + exitCodes, Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(subs...)
+	return cmd
+}

@@ -1,0 +1,260 @@
+package main
+
+import (
+	"context"
+	"crypto/ed25519"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
+
+	"github.com/turnout-project/turnout/internal/buildinfo"
+	"github.com/turnout-project/turnout/internal/config"
+	"github.com/turnout-project/turnout/internal/manifest"
+	"github.com/turnout-project/turnout/internal/netboot"
+	"github.com/turnout-project/turnout/internal/oci"
+	"github.com/turnout-project/turnout/internal/rollout"
+	"github.com/turnout-project/turnout/internal/server"
+	"github.com/turnout-project/turnout/internal/store/sqlite"
+)
+
+func newServeCommand(g *globals) *cobra.Command {
+	var logLevel string
+	cmd := &cobra.Command{
+		Use: "serve", Short: "Run the server",
+		Long: `Serves DHCP, TFTP and HTTP boot, the node API and the operator API, and carries
+rollouts on, until it gets SIGTERM or SIGINT.
+
+It may be killed at any moment: what was acknowledged is kept, and rollouts go
+on when it is started again. Ports below 1024 and DHCP need root, or
+CAP_NET_BIND_SERVICE and CAP_NET_RAW.
+` + exitCodes,
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			var level slog.Level
+			if err := level.UnmarshalText([]byte(logLevel)); err != nil {
+				return usagef(cmd, "--log-level %q: want debug, info, warn or error", logLevel)
+			}
+			log := slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), &slog.HandlerOptions{Level: level}))
+			c, err := g.load()
+			if err != nil {
+				return err
+			}
+			return serve(cmd.Context(), c, log)
+		},
+	}
+	cmd.Flags().StringVar(&logLevel, "log-level", "info", "debug, info, warn or error")
+	return cmd
+}
+
+func newCheckConfigCommand(g *globals) *cobra.Command {
+	return &cobra.Command{
+		Use: "check-config", Short: "Check the configuration and the files it names",
+		Long: "Reads the configuration as `serve` does, with the CA, the tokens, the image keys and\nthe certificates of TPM makers, and says the first thing that is wrong.\n" + exitCodes,
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := g.load()
+			if err != nil {
+				return err
+			}
+			if _, err := options(c); err != nil {
+				return &statusError{exitUsage, err.Error()}
+			}
+			if err := bootConfig(c).Validate(); err != nil {
+				return &statusError{exitUsage, err.Error()}
+			}
+			fmt.Fprintln(cmd.OutOrStdout(), "the configuration is good")
+			return nil
+		},
+	}
+}
+
+// serve runs everything until ctx ends or a part of it fails.
+func serve(ctx context.Context, c *config.Config, log *slog.Logger) error {
+	o, err := options(c)
+	if err != nil {
+		return &statusError{exitUsage, err.Error()}
+	}
+	unlock, err := lockDir(c.DataDir)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	st, err := sqlite.Open(ctx, c.StateFile())
+	if err != nil {
+		return err
+	}
+	defer st.Close()
+	o.Store, o.Log = st, log
+	if o.Images, err = oci.Create(c.ImageDir()); err != nil {
+		return err
+	}
+	srv := server.New(*o)
+	l, err := listen(srv, c)
+	if err != nil {
+		return err
+	}
+	log.Info("API ready", "address", l.Addr().String(), "url", c.NodeAPI(), "version", o.Version)
+
+	parts, ctx := errgroup.WithContext(ctx)
+	parts.Go(func() error { return serveAPI(ctx, srv, l, log) })
+	parts.Go(func() error { return bootServer(c, srv, st, log).Serve(ctx) })
+	parts.Go(func() error {
+		(&rollout.Executor{Store: st, Log: log, Wake: srv.Wake()}).Run(ctx)
+		return nil
+	})
+	parts.Go(func() error { srv.Watch(ctx); return nil })
+	err = parts.Wait()
+	log.Info("stopped", "err", err)
+	return err
+}
+
+// options reads the files that the configuration names.
+func options(c *config.Config) (*server.Options, error) {
+	ca, err := loadCA(c)
+	if err != nil {
+		return nil, err
+	}
+	o := &server.Options{CA: ca, Heartbeat: c.Heartbeat, NodeCert: c.NodeCert, Version: buildinfo.Version()}
+	if c.Discovery.Enabled {
+		o.Discovery = c.Discovery.Pool
+	}
+	b, err := os.ReadFile(c.Tokens)
+	if err != nil {
+		return nil, fmt.Errorf("operators' tokens: %w", err)
+	}
+	if o.Tokens, err = server.ParseTokens(b); err != nil {
+		return nil, err
+	}
+	if o.ImageKeys, err = imageKeys(c.ImageKeys); err != nil {
+		return nil, err
+	}
+	var roots [][]byte
+	for _, f := range c.EKRoots {
+		b, err := os.ReadFile(f)
+		if err != nil {
+			return nil, fmt.Errorf("ek_roots: %w", err)
+		}
+		roots = append(roots, b)
+	}
+	if o.TPM, err = server.NewTrust(roots, time.Now); err != nil {
+		return nil, fmt.Errorf("ek_roots: %w", err)
+	}
+	return o, nil
+}
+
+func imageKeys(files []string) ([]ed25519.PublicKey, error) {
+	var keys []ed25519.PublicKey
+	for _, f := range files {
+		b, err := os.ReadFile(f)
+		if err != nil {
+			return nil, fmt.Errorf("image_keys: %w; `imgbuild keygen` makes one", err)
+		}
+		ks, err := manifest.ParsePublicKeys(b)
+		if err != nil {
+			return nil, fmt.Errorf("image_keys: %s: %w", f, err)
+		}
+		keys = append(keys, ks...)
+	}
+	return keys, nil
+}
+
+// lockDir keeps a second server from the same state.
+func lockDir(dir string) (unlock func(), err error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, err
+	}
+	f, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		f.Close()
+		return nil, refusedf("another pxeserver runs on %s", dir)
+	}
+	return func() { f.Close() }, nil
+}
+
+func listen(srv *server.Server, c *config.Config) (net.Listener, error) {
+	cert, err := srv.CA.ServerCertificate(append([]string{c.Address, "127.0.0.1", "localhost"}, c.Names...), time.Now())
+	if err != nil {
+		return nil, err
+	}
+	l, err := net.Listen("tcp", c.Listen.API)
+	if err != nil {
+		return nil, fmt.Errorf("API: %w", err)
+	}
+	return tls.NewListener(l, srv.TLS(cert)), nil
+}
+
+// serveAPI answers until ctx ends, then lets running requests end.
+func serveAPI(ctx context.Context, srv *server.Server, l net.Listener, log *slog.Logger) error {
+	// Requests hang on to this context, so that those that wait for events end first.
+	base, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	h := &http.Server{
+		Handler: srv.Handler(), ReadHeaderTimeout: 15 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10,
+		BaseContext: func(net.Listener) context.Context { return base },
+		ErrorLog:    slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+	}
+	done := make(chan error, 1)
+	go func() { done <- h.Serve(l) }()
+	select {
+	case err := <-done:
+		return fmt.Errorf("API: %w", err)
+	case <-ctx.Done():
+	}
+	cancel()
+	grace, stop := context.WithTimeout(context.Background(), 5*time.Second)
+	defer stop()
+	if err := h.Shutdown(grace); err != nil {
+		return errors.Join(h.Close())
+	}
+	return nil
+}
+
+// bootConfig turns the configuration into that of the boot services.
+func bootConfig(c *config.Config) netboot.Config {
+	n := netboot.DefaultConfig()
+	n.Mode, n.ServerIP, n.NodeAPI, n.LeaseTime = netboot.Mode(c.DHCP.Mode), netip.MustParseAddr(c.Address), c.NodeAPI(), c.DHCP.Lease
+	n.Ports = netboot.Ports{
+		DHCP: portOr(c.Listen.DHCP, n.Ports.DHCP), Proxy: portOr(c.Listen.Proxy, n.Ports.Proxy),
+		TFTP: portOr(c.Listen.TFTP, n.Ports.TFTP), HTTP: portOr(c.Listen.HTTPBoot, n.Ports.HTTP),
+	}
+	if c.Interface != "" {
+		n.Interfaces = []string{c.Interface}
+	}
+	if n.Mode == netboot.ModeServer {
+		first, last, _ := c.DHCP.Addresses() // checked by config
+		s := netboot.Subnet{Prefix: netip.MustParsePrefix(c.DHCP.Subnet), Pools: []netboot.Range{{First: first, Last: last}}}
+		if c.DHCP.Router != "" {
+			s.Router = netip.MustParseAddr(c.DHCP.Router)
+		}
+		for _, d := range c.DHCP.DNS {
+			s.DNS = append(s.DNS, netip.MustParseAddr(d))
+		}
+		n.Subnets = []netboot.Subnet{s}
+	}
+	return n
+}
+
+func portOr(p, usual int) int {
+	if p == 0 {
+		return usual
+	}
+	return p
+}
+
+func bootServer(c *config.Config, srv *server.Server, st *sqlite.Store, log *slog.Logger) *netboot.Server {
+	return &netboot.Server{Config: bootConfig(c), Policy: srv, Leases: server.Leases{Store: st}, Log: log, Events: srv.BootEvent}
+}

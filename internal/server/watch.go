@@ -1,0 +1,126 @@
+package server
+
+import (
+	"context"
+	"time"
+
+	"github.com/turnout-project/turnout/internal/fleet"
+	"github.com/turnout-project/turnout/internal/rollout"
+	"github.com/turnout-project/turnout/internal/store"
+)
+
+// bootTold is what was last told of a machine's network boot.
+type bootTold struct {
+	text string
+	at   time.Time
+}
+
+// bootHold is how long a boot service's line is not repeated for a machine:
+// firmware asks many times.
+const bootHold = time.Minute
+
+// maxBootTold bounds the memory of what was told.
+const maxBootTold = 8192
+
+// BootEvent writes what the boot services tell into the history, for
+// netboot.Server.Events. It does not block: what comes faster than it can be
+// written is in the log only.
+func (s *Server) BootEvent(kind string, mac fleet.MAC, message string) {
+	if kind == "dhcp.ignored" { // machines that want nothing of us
+		return
+	}
+	now := s.now()
+	key, text := string(mac)+" "+kind, clip(message, 500)
+	s.mu.Lock()
+	old, seen := s.booted[key]
+	age := now.Sub(old.at)
+	if seen && old.text == text && age >= 0 && age < bootHold {
+		s.mu.Unlock()
+		return
+	}
+	if len(s.booted) >= maxBootTold {
+		clear(s.booted)
+	}
+	s.booted[key] = bootTold{text, now}
+	s.mu.Unlock()
+	select {
+	case s.boots <- bootLine{kind, mac, text, now}:
+	default:
+		s.log.Warn("too many boot events, one is not kept", "kind", kind, "mac", string(mac))
+	}
+}
+
+// bootLine is an event on its way to the store.
+type bootLine struct {
+	kind string
+	mac  fleet.MAC
+	text string
+	at   time.Time
+}
+
+// Watch writes boot events and looks for nodes that fell silent, until ctx
+// ends.
+func (s *Server) Watch(ctx context.Context) {
+	t := time.NewTicker(max(s.Heartbeat, time.Second))
+	defer t.Stop()
+	lost := map[string]time.Time{} // by node: when it was last seen as it was told lost
+	for {
+		var err error
+		select {
+		case <-ctx.Done():
+			return
+		case b := <-s.boots:
+			err = s.writeBoot(ctx, b)
+		case <-t.C:
+			err = s.findLost(ctx, lost)
+		}
+		if err != nil && ctx.Err() == nil {
+			s.log.Error("watching the fleet", "err", err)
+		}
+	}
+}
+
+func (s *Server) writeBoot(ctx context.Context, b bootLine) error {
+	return s.update(ctx, func(tx store.Tx) error {
+		e := &fleet.Event{At: b.at, Actor: "server", Kind: b.kind, Message: b.text}
+		if n, err := tx.NodeByMAC(ctx, b.mac); err == nil {
+			e.Node = n.Name
+		} else if b.mac != "" {
+			e.Message = string(b.mac) + ": " + b.text
+		}
+		return tx.AppendEvent(ctx, e)
+	})
+}
+
+// findLost tells of nodes that have been silent for long, and of their
+// return. Silence demotes nothing and is answered by nothing.
+func (s *Server) findLost(ctx context.Context, lost map[string]time.Time) error {
+	nodes, err := s.Store.Nodes(ctx)
+	if err != nil {
+		return err
+	}
+	now := s.now()
+	for _, n := range nodes {
+		if n.State == fleet.NodePending || n.LastSeen.IsZero() {
+			continue
+		}
+		told, isLost := lost[n.Name]
+		kind, msg := "", ""
+		switch silent := now.Sub(n.LastSeen); {
+		case silent > rollout.LostAfter && !isLost:
+			lost[n.Name] = n.LastSeen
+			kind, msg = "node.lost", "not seen since "+n.LastSeen.UTC().Format(time.RFC3339)
+		case isLost && n.LastSeen.After(told):
+			delete(lost, n.Name)
+			kind, msg = "node.back", "seen again after "+n.LastSeen.Sub(told).Round(time.Second).String()
+		}
+		if kind == "" {
+			continue
+		}
+		err := s.update(ctx, func(tx store.Tx) error { return s.noteOnce(ctx, tx, n.Name, kind, msg) })
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
