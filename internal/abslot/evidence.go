@@ -33,9 +33,6 @@ func (v *view) agree() error {
 	if e.RootHash == "" || s.RootHash != e.RootHash {
 		return fmt.Errorf("%w: the kernel was started for root hash %q, slot %s holds %q", ErrEvidence, e.RootHash, s.Slot, s.RootHash)
 	}
-	if o := v.Slot(e.Backing.Other()); o.RootHash == e.RootHash {
-		return fmt.Errorf("%w: both slots hold root hash %s; reinstall the node", ErrEvidence, e.RootHash)
-	}
 	if e.Path == PathNetwork {
 		return nil
 	}

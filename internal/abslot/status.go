@@ -94,6 +94,11 @@ func (m *Machine) look(ctx context.Context) (*view, error) {
 		}
 		v.Slots[i] = SlotStatus{Slot: s, State: fleet.SlotEmpty, RootHash: strings.ToLower(h)}
 	}
+	var err error
+	if v.Evidence, err = m.cfg.Booted(ctx); err != nil {
+		return nil, fmt.Errorf("reading evidence of the booted slot: %w", err)
+	}
+	v.Evidence.RootHash = strings.ToLower(v.Evidence.RootHash)
 	files, err := m.cfg.ESP.List(ctx, LinuxDir)
 	if err != nil {
 		return nil, fmt.Errorf("listing UKIs: %w", err)
@@ -105,10 +110,6 @@ func (m *Machine) look(ctx context.Context) (*view, error) {
 	for i := range v.Slots {
 		v.derive(i)
 	}
-	if v.Evidence, err = m.cfg.Booted(ctx); err != nil {
-		return nil, fmt.Errorf("reading evidence of the booted slot: %w", err)
-	}
-	v.Evidence.RootHash = strings.ToLower(v.Evidence.RootHash)
 	v.Problem = errors.Join(v.unread, v.agree(), v.torn())
 	if v.Problem == nil {
 		v.trial()
@@ -133,23 +134,30 @@ func (m *Machine) sort(ctx context.Context, v *view, f File) {
 		v.Strays = append(v.Strays, path)
 		return
 	}
-	hash := m.hashOf(ctx, path, short)
-	for i := range v.Slots {
-		if hash == "" || v.Slots[i].RootHash != hash {
-			continue
-		}
-		if isStaged {
-			v.staged[i] = append(v.staged[i], path)
-		} else {
-			v.boot[i] = append(v.boot[i], n)
-		}
-		return
-	}
-	if isStaged {
+	i := v.holder(m.hashOf(ctx, path, short))
+	switch {
+	case i >= 0 && isStaged:
+		v.staged[i] = append(v.staged[i], path)
+	case i >= 0:
+		v.boot[i] = append(v.boot[i], n)
+	case isStaged:
 		v.leftover = append(v.leftover, f)
-	} else {
+	default:
 		v.Strays = append(v.Strays, path)
 	}
+}
+
+// holder returns the index of the slot that holds a root hash, or -1. Where
+// both do, it is the booted one: the other then has no UKI, and cannot get
+// one before it is written anew.
+func (v *view) holder(hash string) int {
+	found := -1
+	for i, s := range v.Slots {
+		if hash != "" && s.RootHash == hash && (found < 0 || s.Slot == v.Evidence.Backing) {
+			found = i
+		}
+	}
+	return found
 }
 
 // hashOf returns the root hash a UKI boots, read from the UKI itself, else
