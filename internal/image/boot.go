@@ -6,7 +6,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"os"
-	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -54,7 +54,7 @@ func (b *build) bootParts(ctx context.Context, r root) (*parts, error) {
 	if err != nil {
 		return nil, fmt.Errorf("kernel: %w", err)
 	}
-	p := &parts{verityFile: filepath.Join(b.work, "root.verity"), loader: boot.loader}
+	p := &parts{verityFile: b.work.path("root.verity"), loader: boot.loader}
 	var slotInitrd, installerInitrd []byte
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return b.makeVerity(gctx, r, p) })
@@ -75,8 +75,19 @@ func (b *build) bootParts(ctx context.Context, r root) (*parts, error) {
 	if p.installer, err = buildUKI(u); err != nil {
 		return nil, fmt.Errorf("installer UKI: %w", err)
 	}
+	b.checkSize("UKI", p.uki)
+	b.checkSize("installer UKI", p.installer)
 	p.measurements, err = measure.Predict(measure.Input{UKI: p.uki, Installer: p.installer, Loader: p.loader})
 	return p, err
+}
+
+// largeUKI is a size in bytes above which some firmware fails to load a UKI.
+const largeUKI = 128 << 20
+
+func (b *build) checkSize(what string, pe []byte) {
+	if len(pe) > largeUKI {
+		b.Progress.Note("warning: the %s has %s; some firmware cannot load that: look at boot.modules", what, progress.Size(int64(len(pe))))
+	}
 }
 
 // makeVerity hashes the root: its chunks, and its verity tree.
@@ -88,6 +99,9 @@ func (b *build) makeVerity(ctx context.Context, r root, p *parts) error {
 	defer func() { _ = in.Close() }() // read only
 	if p.rootBlob, err = chunksOf(ctx, in); err != nil {
 		return err
+	}
+	if p.rootBlob.Digest != r.digest {
+		return fmt.Errorf("root file system %s is damaged: its digest is %s, not %s; remove its folder, or build with --no-cache", r.squashfs, p.rootBlob.Digest, r.digest)
 	}
 	out, err := os.Create(p.verityFile)
 	if err != nil {
@@ -138,6 +152,21 @@ func (b *build) initrd(what string, r root, set initrd.Set) ([]byte, error) {
 	}
 	task.End(fmt.Sprintf("%s, %d modules", progress.Size(int64(out.Len())), len(modules)))
 	return out.Bytes(), nil
+}
+
+// reservedWords are kernel parameters that the build sets itself.
+var reservedWords = []string{"roothash", "systemd.gpt_auto", "turnout.mode", "turnout.verify", "turnout.watchdog"}
+
+// checkCmdline refuses a recipe that sets what the build sets.
+func checkCmdline(r *recipe.Recipe) error {
+	for i, w := range r.Kernel.Cmdline {
+		key, _, _ := strings.Cut(w, "=")
+		if slices.Contains(reservedWords, key) {
+			return r.Errorf(fmt.Sprintf("kernel.cmdline[%d]", i), "boot.verify and boot.watchdog have fields of their own",
+				"kernel.cmdline: %s is set by the build itself", key)
+		}
+	}
+	return nil
 }
 
 // slotCmdline returns the command line of the UKI that boots a slot. The

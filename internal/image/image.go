@@ -55,7 +55,7 @@ type build struct {
 	in    inputs
 	trust []byte // trust.json
 	tool  string // version of mksquashfs
-	work  string // folder of this run alone
+	work  *workFolder
 }
 
 // Build makes the image and writes it to Out, whole or not at all. The same
@@ -65,22 +65,27 @@ func Build(ctx context.Context, o Options) (*Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = os.RemoveAll(b.work) }() // a later build removes what could not be
+	defer b.work.remove()
 	key := b.key("image", b.in.all)
-	layout, hit := b.lookup(key)
-	if !hit {
-		if layout, err = b.keep(key, "image", func(path string) error { return b.make(ctx, path) }); err != nil {
+	if layout, hit := b.lookup(key); hit {
+		res, err := b.publish(ctx, layout)
+		if err == nil {
+			res.Cached = "recipe, lock, node agent, keys and imgbuild are the same as in an earlier build"
+			return res, nil
+		}
+		if ctx.Err() != nil {
 			return nil, err
 		}
+		b.Progress.Note("the earlier build in the store is damaged, building anew: %v", err)
+		if err := os.RemoveAll(layout); err != nil {
+			return nil, fmt.Errorf("store: %w", err)
+		}
 	}
-	res, err := b.publish(ctx, layout)
+	layout, err := b.keep(key, "image", func(path string) error { return b.make(ctx, path) })
 	if err != nil {
 		return nil, err
 	}
-	if hit {
-		res.Cached = "recipe, lock, node agent, keys and imgbuild are the same as in an earlier build"
-	}
-	return res, nil
+	return b.publish(ctx, layout)
 }
 
 func newBuild(ctx context.Context, o Options) (*build, error) {
@@ -91,6 +96,12 @@ func newBuild(ctx context.Context, o Options) (*build, error) {
 		return nil, fmt.Errorf("%w: no image key; make one with `imgbuild keygen` and name it with --key", ErrOptions)
 	}
 	if err := lock.Check(o.Recipe, o.Lock); err != nil {
+		return nil, err
+	}
+	if err := checkCmdline(o.Recipe); err != nil {
+		return nil, err
+	}
+	if err := checkAgent(o.Agent, o.Recipe.Architecture); err != nil {
 		return nil, err
 	}
 	if err := checkOut(o.Out); err != nil {
@@ -107,14 +118,8 @@ func newBuild(ctx context.Context, o Options) (*build, error) {
 	if b.in, err = digestInputs(o.Recipe, o.Lock, o.Agent, b.trust); err != nil {
 		return nil, err
 	}
-	parent := filepath.Join(o.Store.Dir(), "work")
-	if err := os.MkdirAll(parent, 0o755); err != nil {
-		return nil, fmt.Errorf("work folder: %w", err)
-	}
-	if b.work, err = os.MkdirTemp(parent, o.Recipe.Name+"-"); err != nil {
-		return nil, fmt.Errorf("work folder: %w", err)
-	}
-	return b, nil
+	b.work, err = newWorkFolder(filepath.Join(o.Store.Dir(), "work"), o.Recipe.Name)
+	return b, err
 }
 
 // encodeTrust returns trust.json. Nodes of the image must accept the image
@@ -152,7 +157,7 @@ func (b *build) lookup(key string) (string, bool) {
 // in the work folder under name.
 func (b *build) keep(key, name string, write func(path string) error) (string, error) {
 	if b.NoCache {
-		path := filepath.Join(b.work, name)
+		path := b.work.path(name)
 		return path, write(path)
 	}
 	return b.Store.PutKey(key, write)

@@ -34,6 +34,7 @@ const (
 	kernelFile  = "vmlinuz"
 	modulesDir  = "modules" // a subset of /lib/modules/<release>, for the initrds
 	releaseFile = "release"
+	digestFile  = "root.digest"
 )
 
 // root is a packed root file system with what the boot files need of it.
@@ -42,6 +43,7 @@ type root struct {
 	kernel   string // path
 	modules  string // path
 	release  string // uname -r
+	digest   string // of squashfs, as it was packed
 }
 
 // root returns the root file system, from the store if it is there.
@@ -60,9 +62,13 @@ func (b *build) root(ctx context.Context) (root, error) {
 	if err != nil {
 		return root{}, fmt.Errorf("root file system in the store: %w; build with --no-cache", err)
 	}
+	digest, err := os.ReadFile(filepath.Join(dir, digestFile))
+	if err != nil {
+		return root{}, fmt.Errorf("root file system in the store: %w; build with --no-cache", err)
+	}
 	return root{
 		squashfs: filepath.Join(dir, rootFile), kernel: filepath.Join(dir, kernelFile),
-		modules: filepath.Join(dir, modulesDir), release: string(release),
+		modules: filepath.Join(dir, modulesDir), release: string(release), digest: string(digest),
 	}, nil
 }
 
@@ -84,7 +90,7 @@ func (b *build) makeRoot(ctx context.Context, dir string) error {
 	res, err := rootfs.Build(ctx, rootfs.Spec{
 		Packages: b.Lock.Packages, DebPath: b.Store.Path, Recipe: absoluteSources(b.Recipe), ExtraFiles: files,
 		EnableUnits: []string{agentUnit}, SourceDateEpoch: b.Lock.SourceDateEpoch,
-		WorkDir: filepath.Join(b.work, "rootfs"), Log: b.Log, Progress: st.update,
+		WorkDir: b.work.path("rootfs"), Log: b.Log, Progress: st.update,
 	})
 	st.end()
 	if err != nil {
@@ -108,7 +114,7 @@ func (b *build) makeRoot(ctx context.Context, dir string) error {
 		return err
 	}
 	task.End(progress.Size(packed.SizeBytes) + " by " + packed.Tool)
-	return nil
+	return os.WriteFile(filepath.Join(dir, digestFile), []byte("sha256:"+packed.SHA256), 0o644)
 }
 
 // absoluteSources returns r with the sources of its files as absolute paths,
@@ -149,7 +155,7 @@ func (b *build) rootFiles(kernel manifest.Kernel) ([]rootfs.File, error) {
 // keepLogs moves the log of the packages' scripts out of the work folder and
 // names it in the error.
 func (b *build) keepLogs(err error) error {
-	from := filepath.Join(b.work, "rootfs", "configure.log")
+	from := b.work.path("rootfs/configure.log")
 	if _, statErr := os.Stat(from); statErr != nil {
 		return err
 	}
