@@ -81,6 +81,7 @@ func checkUpdaters(fsys fs.FS, add adder) {
 		for _, dir := range unitDirs {
 			if _, err := fs.Lstat(fsys, dir+"/"+unit); err == nil {
 				add("updater", dir+"/"+unit, "this unit can run and is not masked")
+				break
 			}
 		}
 	}
