@@ -58,11 +58,12 @@ func status(err error) int {
 		fault  *recipe.Error
 		stale  *lock.StaleError
 		verify *image.VerifyError
+		policy *image.PolicyError
 	)
 	switch {
 	case errors.As(err, &usage), errors.As(err, &fault), errors.As(err, &stale), errors.Is(err, image.ErrOptions):
 		return exitUsage
-	case errors.As(err, &verify), errors.Is(err, manifest.ErrSignature), errors.Is(err, verity.ErrCorrupt):
+	case errors.As(err, &verify), errors.As(err, &policy), errors.Is(err, manifest.ErrSignature), errors.Is(err, verity.ErrCorrupt):
 		return exitVerification
 	}
 	return exitFailure

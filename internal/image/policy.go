@@ -15,28 +15,35 @@ import (
 
 	"github.com/turnout-project/turnout/internal/deb"
 	"github.com/turnout-project/turnout/internal/manifest"
+	"github.com/turnout-project/turnout/internal/rootfs"
 )
-
-// policyPaths are the parts of a root that Policy looks at. They are few and
-// do not overlap, because unsquashfs 4.5 crashes on some longer lists.
-var policyPaths = []string{"etc", "usr/lib/systemd/system", "usr/lib/turnout", "var", "usr/lib/modules/*/modules.dep"}
 
 // forbiddenPackages change a running system by themselves.
 var forbiddenPackages = []string{"unattended-upgrades", "packagekit", "snapd", "fwupd", "needrestart", "apticron", "cron-apt"}
 
-// updaterUnits change packages or firmware, or fetch what would. They must be
-// absent or masked.
-var updaterUnits = []string{
-	"apt-daily.timer", "apt-daily-upgrade.timer", "apt-daily.service", "apt-daily-upgrade.service",
-	"unattended-upgrades.service", "packagekit.service", "fwupd-refresh.timer", "fwupd.service",
-	"snapd.service", "snapd.refresh.timer", "motd-news.timer", "ua-timer.timer", "dkms.service",
+// PolicyError tells why a root that was just built is not made into an image.
+type PolicyError struct{ Violations []rootfs.Violation }
+
+// Error returns one line per violation.
+func (e *PolicyError) Error() string {
+	var b strings.Builder
+	b.WriteString("the root file system breaks the rules of an image; mask the units, or leave out the packages or files:")
+	for _, v := range e.Violations {
+		b.WriteString("\n  " + v.String())
+	}
+	return b.String()
 }
 
-// Policy returns what in an unpacked root could change the image behind our
-// back, or keep its agent from running. root need hold policyPaths only.
+// Policy returns what in an unpacked root breaks the rules of every root file
+// system (rootfs.Policy) or is not what the manifest says: other packages than
+// may be, what would run by itself, another kernel, an agent that would not
+// run.
 func Policy(root string, m *manifest.Manifest) ([]string, error) {
 	c := policyCheck{root: root}
-	for _, check := range []func(*manifest.Manifest) error{c.packages, c.units, c.hooks, c.kernels, c.passwords, c.agent} {
+	for _, v := range rootfs.Policy(os.DirFS(root)) {
+		c.fault("%s", v)
+	}
+	for _, check := range []func(*manifest.Manifest) error{c.packages, c.hooks, c.kernels, c.agent} {
 		if err := check(m); err != nil {
 			return nil, err
 		}
@@ -89,21 +96,6 @@ func (c *policyCheck) packages(*manifest.Manifest) error {
 	return nil
 }
 
-func (c *policyCheck) units(*manifest.Manifest) error {
-	for _, u := range updaterUnits {
-		if target, err := os.Readlink(c.path("etc/systemd/system/" + u)); err == nil && target == "/dev/null" {
-			continue
-		}
-		for _, dir := range []string{"etc/systemd/system", "usr/lib/systemd/system"} {
-			if _, err := os.Lstat(c.path(dir + "/" + u)); err == nil {
-				c.fault("unit %s is neither absent nor masked: it changes packages or firmware", u)
-				break
-			}
-		}
-	}
-	return nil
-}
-
 // hooks looks for what cron and kernel packages would run.
 func (c *policyCheck) hooks(*manifest.Manifest) error {
 	for _, pattern := range []string{"etc/cron.*/apt*", "etc/cron.*/unattended*", "etc/cron.*/dpkg", "var/spool/cron/crontabs/*", "etc/kernel/*.d/*"} {
@@ -129,20 +121,6 @@ func (c *policyCheck) kernels(m *manifest.Manifest) error {
 	}
 	if !slices.Equal(releases, []string{m.Kernel.Release}) {
 		c.fault("the root has the modules of kernels %v, want those of %s alone", releases, m.Kernel.Release)
-	}
-	return nil
-}
-
-func (c *policyCheck) passwords(*manifest.Manifest) error {
-	b, err := c.read("etc/shadow")
-	if err != nil {
-		return err
-	}
-	for l := range bytes.Lines(b) {
-		f := strings.Split(string(l), ":")
-		if len(f) > 1 && !strings.HasPrefix(f[1], "*") && !strings.HasPrefix(f[1], "!") {
-			c.fault("account %s can log in with a password, or without any", f[0])
-		}
 	}
 	return nil
 }
@@ -173,12 +151,10 @@ func (c *policyCheck) agent(m *manifest.Manifest) error {
 	return nil
 }
 
-// unsquash unpacks policyPaths of a squashfs file below dir and returns the
-// root of the tree.
+// unsquash unpacks a squashfs file below dir and returns the root of the tree.
 func unsquash(ctx context.Context, file, dir string) (string, error) {
 	tree := filepath.Join(dir, "root")
-	args := append([]string{"-no-progress", "-quiet", "-no-xattrs", "-ignore-errors", "-d", tree, file}, policyPaths...)
-	out, err := exec.CommandContext(ctx, "unsquashfs", args...).CombinedOutput()
+	out, err := exec.CommandContext(ctx, "unsquashfs", "-no-progress", "-quiet", "-no-xattrs", "-d", tree, file).CombinedOutput()
 	if errors.Is(err, exec.ErrNotFound) {
 		return "", errors.New("unsquashfs is needed; install squashfs-tools")
 	}

@@ -99,6 +99,9 @@ func (b *build) makeRoot(ctx context.Context, dir string) error {
 	if res.KernelRelease != release {
 		return fmt.Errorf("root file system: kernel %s, but package %s holds %s", res.KernelRelease, kernel.Name, release)
 	}
+	if faults := rootfs.Policy(os.DirFS(res.Dir)); len(faults) > 0 {
+		return &PolicyError{faults}
+	}
 	if err := initrd.Subset(filepath.Join(dir, modulesDir), res.ModulesDir, b.installerModules()); err != nil {
 		return err
 	}

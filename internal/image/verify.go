@@ -202,7 +202,8 @@ func (v *verifier) cmdline(what string, pe []byte, want string) {
 	}
 }
 
-// policy unpacks what Policy looks at and asks it.
+// policy unpacks the root and asks Policy. It takes as much space in the
+// folder for temporary files as the root has unpacked.
 func (v *verifier) policy(ctx context.Context) error {
 	m := v.img.Manifest
 	p, err := v.layout.Blob(m.Root.Digest)
