@@ -37,7 +37,7 @@ func newImageListCommand(g *globals) *cobra.Command {
 			return g.print(cmd, images, func(t *tabwriter.Writer) {
 				row(t, "IMAGE", "VERSION", "DIGEST", "KERNEL", "SIZE", "PUBLISHED")
 				for _, i := range images {
-					row(t, i.Name, i.Version, rollout.Short(i.Digest), i.Kernel, progress.Size(i.SizeBytes), age(i.Published)+" ago")
+					row(t, i.Name, i.Version, rollout.Short(i.Digest), i.Kernel, progress.Size(i.SizeBytes), ago(i.Published))
 				}
 			})
 		},

@@ -91,7 +91,7 @@ func showNode(t *tabwriter.Writer, n *fleet.Node, ns names) {
 	row(t, "state", strings.TrimSuffix(string(n.State)+": "+n.Reason, ": "))
 	row(t, "MACs", strings.Join(macs, " "))
 	row(t, "TPM", n.EKHash)
-	row(t, "last seen", age(n.LastSeen)+" ago")
+	row(t, "last seen", ago(n.LastSeen))
 	if d := n.Desired; d.Image != "" {
 		how := ""
 		if d.Reinstall {
@@ -103,13 +103,13 @@ func showNode(t *tabwriter.Writer, n *fleet.Node, ns names) {
 		showReport(t, r, ns)
 	}
 	if v := n.Verdict; v != nil {
-		row(t, "attestation", attested(n)+", "+age(v.At)+" ago: "+v.Summary)
+		row(t, "attestation", attested(n)+", "+ago(v.At)+": "+v.Summary)
 	}
 	if n.Failure != nil {
-		row(t, "last failure", fmt.Sprintf("%s, generation %d, %s ago: %s", ns.of(n.Failure.Image), n.Failure.Generation, age(n.Failure.At), n.Failure))
+		row(t, "last failure", fmt.Sprintf("%s, generation %d, %s: %s", ns.of(n.Failure.Image), n.Failure.Generation, ago(n.Failure.At), n.Failure))
 	}
 	for _, b := range n.Banned {
-		row(t, "banned", ns.of(b.Image)+", "+age(b.At)+" ago: "+b.Reason)
+		row(t, "banned", ns.of(b.Image)+", "+ago(b.At)+": "+b.Reason)
 	}
 }
 

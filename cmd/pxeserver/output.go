@@ -83,6 +83,14 @@ func age(t time.Time) string {
 	}
 }
 
+// ago is age with the word behind it.
+func ago(t time.Time) string {
+	if t.IsZero() {
+		return "never"
+	}
+	return age(t) + " ago"
+}
+
 // health is a node's health in one word, or the check that fails.
 func health(r *fleet.Report) string {
 	if r == nil || r.Stage != fleet.StageSystem {

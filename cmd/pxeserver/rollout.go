@@ -185,7 +185,7 @@ func newRolloutListCommand(g *globals) *cobra.Command {
 				for i := range rs {
 					r := &rs[i]
 					n := count(r)
-					row(t, r.ID, ns.of(r.Image), string(r.State), fmt.Sprint(n[fleet.MoveDone]), fmt.Sprint(n[fleet.MoveFailed]), fmt.Sprint(len(r.Nodes)), r.By, age(r.Created)+" ago", r.Reason)
+					row(t, r.ID, ns.of(r.Image), string(r.State), fmt.Sprint(n[fleet.MoveDone]), fmt.Sprint(n[fleet.MoveFailed]), fmt.Sprint(len(r.Nodes)), r.By, ago(r.Created), r.Reason)
 				}
 			})
 		},

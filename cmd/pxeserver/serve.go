@@ -115,7 +115,9 @@ func serve(ctx context.Context, c *config.Config, log *slog.Logger) error {
 	})
 	parts.Go(func() error { srv.Watch(ctx); return nil })
 	err = parts.Wait()
-	log.Info("stopped", "err", err)
+	if err == nil {
+		log.Info("stopped")
+	}
 	return err
 }
 

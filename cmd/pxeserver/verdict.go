@@ -50,7 +50,7 @@ func showVerdict(t *tabwriter.Writer, n *fleet.Node, ns names) {
 	row(t, "boot path", v.Path)
 	row(t, "phase", v.Phase)
 	row(t, "bank", v.Bank)
-	row(t, "when", age(v.At)+" ago, boot "+v.BootID)
+	row(t, "when", ago(v.At)+", boot "+v.BootID)
 	for i, f := range v.Findings {
 		where := f.Kind
 		if f.PCR >= 0 {

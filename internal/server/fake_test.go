@@ -158,6 +158,7 @@ func (l *lab) must(err error) {
 func (l *lab) publish(version string) string {
 	l.t.Helper()
 	d := l.upload(version)
+	l.clock.add(time.Second) // images are listed by age
 	_, err := l.op.Publish(ctx, api.PublishRequest{Manifest: d.raw, Signature: d.sig})
 	l.must(err)
 	return d.digest
