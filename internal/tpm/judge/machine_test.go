@@ -20,6 +20,7 @@ import (
 	"github.com/turnout-project/turnout/internal/fleet"
 	"github.com/turnout-project/turnout/internal/initrd"
 	"github.com/turnout-project/turnout/internal/manifest"
+	"github.com/turnout-project/turnout/internal/tpm/eventlog"
 	"github.com/turnout-project/turnout/internal/tpm/judge"
 	"github.com/turnout-project/turnout/internal/tpm/measure"
 	"github.com/turnout-project/turnout/internal/tpm/quote"
@@ -294,6 +295,9 @@ func TestMachine(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			mach, mf := tt.machine(t)
 			e := boot(t, mach)
+			if n := applications(t, e.Log); n != tt.apps {
+				t.Errorf("PCR 4 shows %d applications; want %d", n, tt.apps)
+			}
 			for bank, v := range judgeBoth(t, e, mf, tt.path, tt.stage) {
 				t.Logf("%s: %s", bank, v.Summary)
 				if tt.check != nil {
@@ -309,6 +313,22 @@ func TestMachine(t *testing.T) {
 			}
 		})
 	}
+}
+
+// applications counts the programs in PCR 4 of a log.
+func applications(t *testing.T, log []byte) int {
+	t.Helper()
+	l, err := eventlog.Parse(log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := 0
+	for _, e := range l.Events {
+		if e.PCR == 4 && e.Type == eventlog.EFIBootServicesApp {
+			n++
+		}
+	}
+	return n
 }
 
 // snakeoil signs a PE file with the key that Debian's test firmware trusts.

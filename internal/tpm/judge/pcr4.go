@@ -52,13 +52,14 @@ func (c *court) judgePCR4() {
 // walk finds the boot path that the applications went, or what stopped the
 // one that got furthest.
 func (c *court) walk(apps []eventlog.Event) (path string, stopped *fleet.Finding) {
+	furthest := -1
 	for _, p := range c.candidates() {
-		f := c.follow(p, apps)
+		left, f := c.follow(p, apps)
 		if f == nil {
 			return p.Name, nil
 		}
-		if stopped == nil || f.Event > stopped.Event {
-			stopped = f
+		if came := len(p.Applications) - left; came > furthest {
+			furthest, stopped = came, f
 		}
 	}
 	if stopped == nil {
@@ -131,9 +132,10 @@ func (c *court) starts() ([]start, *fleet.Finding) {
 	return out, nil
 }
 
-// follow walks along a boot path with the applications that were started. It
-// returns nil if they are those of the path.
-func (c *court) follow(p manifest.BootPath, apps []eventlog.Event) *fleet.Finding {
+// follow walks along a boot path with the applications that were started. The
+// finding is nil if they are those of the path; else left says how many of
+// the path's applications were still to come.
+func (c *court) follow(p manifest.BootPath, apps []eventlog.Event) (left int, stopped *fleet.Finding) {
 	want := p.Applications
 	for _, e := range apps {
 		d := hexOf(e.Digest(c.in.Bank))
@@ -149,21 +151,21 @@ func (c *court) follow(p manifest.BootPath, apps []eventlog.Event) *fleet.Findin
 		case isAllowed:
 		case len(want) == 0:
 			f := c.unexpected(e, "the firmware started a program after the image's own")
-			return &f
+			return 0, &f
 		default:
 			f := c.different(e, want[0])
-			return &f
+			return len(want), &f
 		}
 	}
-	for _, a := range want {
+	for i, a := range want {
 		if !a.Optional {
-			return &fleet.Finding{
+			return len(want) - i, &fleet.Finding{
 				Kind: KindEvent, PCR: 4, Event: -1, What: a.Name, Expected: a.Authenticode[c.in.Bank],
 				Detail: fmt.Sprintf("the log has no event for the start of %s", a.Name),
 			}
 		}
 	}
-	return nil
+	return 0, nil
 }
 
 // allowed looks a digest up in AllowApplications.
