@@ -118,7 +118,7 @@ type Measurements struct {
 	Sections          []UKISection `json:"sections,omitempty"`          // of the slot UKI, in the order measured; to explain a wrong PCR 11 with
 	SectionsInstaller []UKISection `json:"sectionsInstaller,omitempty"` // of the installer UKI
 	Zero              []int        `json:"zero"`                        // PCRs that must never be extended, but for Cmdline: 12, 13
-	Cmdline           Digests      `json:"cmdline,omitempty"`           // event that old systemd-boots (252, 254) measure into PCR 12, once or twice: the slot UKI's own command line
+	Cmdline           Digests      `json:"cmdline,omitempty"`           // event that systemd-boot 252 and 254 measure into PCR 12, once or twice: the slot UKI's own command line
 }
 
 // BootPath is one way to start the image: the boot applications that PCR 4

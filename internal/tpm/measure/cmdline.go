@@ -4,41 +4,20 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"errors"
-	"fmt"
 	"strings"
 
 	"github.com/turnout-project/turnout/internal/manifest"
 )
 
-// passesCmdline says which versions of systemd-boot hand the command line
-// that is inside a UKI to that UKI as if a person had typed it. They measure
-// it into PCR 12, and with Secure Boot off the stub does so again. (systemd
-// 257 passes nothing; seen in the source of each version, and with 252 in a
-// machine.)
-var passesCmdline = map[int]bool{252: true, 254: true, 257: false}
-
-// cmdlineEvent returns the digest of the event by which the loader measures
-// the command line of u into PCR 12, or nil if it does not.
-func (u *UKI) cmdlineEvent(loader []byte) (manifest.Digests, error) {
-	im, err := parsePE(loader)
-	if err != nil {
-		return nil, err
-	}
-	version, err := im.version(programLoader)
-	if err != nil {
-		return nil, err
-	}
-	n, err := major(version)
-	if err != nil {
-		return nil, err
-	}
-	passes, known := passesCmdline[n]
-	if !known {
-		return nil, fmt.Errorf("%s %s: what it measures is not known; use that of systemd 252, 254 or 257", programLoader, version)
-	}
-	if !passes {
-		return nil, nil
-	}
+// cmdlineEvent returns the digest of the event by which a systemd-boot of
+// version 252 or 254 measures the command line of u into PCR 12. It hands the
+// command line that is inside the UKI to the UKI as if a person had typed it,
+// and measures it; with Secure Boot off the stub then does so again. Version
+// 257 passes nothing. (Read in the source of each; seen in machines with 252
+// and 257.) It is given whatever the image's own loader is: the ESP has one
+// loader for both slots, perhaps that of another image. The result is nil if
+// there is no command line.
+func (u *UKI) cmdlineEvent() (manifest.Digests, error) {
 	for _, s := range u.Sections {
 		if s.Name == ".cmdline" {
 			return cmdlineDigests(s.Data)

@@ -251,9 +251,30 @@ func TestPredict(t *testing.T) {
 	if len(m.Sections) != 2 || m.Sections[1].Name != ".cmdline" || m.Sections[1].Digest["sha256"] != digest("sha256", "roothash=1") {
 		t.Errorf("sections = %+v", m.Sections)
 	}
+	if want := digest("sha256", "r\x00o\x00o\x00t\x00h\x00a\x00s\x00h\x00=\x001\x00\x00\x00"); m.Cmdline["sha256"] != want {
+		t.Errorf("cmdline event = %v; want %s", m.Cmdline, want)
+	}
 	in.Loader = []byte("MZ")
 	if _, err := Predict(in); err == nil {
 		t.Error("Predict accepted a loader that is no PE file")
+	}
+}
+
+func TestCmdlineDigests(t *testing.T) {
+	want, err := cmdlineDigests([]byte("a b"))
+	if err != nil || want == nil {
+		t.Fatal(want, err)
+	}
+	for _, same := range []string{"a b\n", "a\tb \r\n ", "a b\x00c"} {
+		if got, err := cmdlineDigests([]byte(same)); err != nil || !cmp.Equal(want, got) {
+			t.Errorf("cmdlineDigests(%q) = %v, %v; want %v", same, got, err, want)
+		}
+	}
+	if got, err := cmdlineDigests([]byte(" \n")); err != nil || got != nil {
+		t.Errorf("cmdlineDigests of nothing = %v, %v", got, err)
+	}
+	if _, err := cmdlineDigests([]byte("ä")); err == nil {
+		t.Error("a command line that is not ASCII was accepted")
 	}
 }
 
@@ -343,7 +364,7 @@ func TestDamaged(t *testing.T) {
 			continue
 		}
 		im.authenticodeParts() //nolint:errcheck // only panics matter
-		if v, err := im.version(programStub); err == nil {
+		if v, err := im.stubVersion(); err == nil {
 			ruleFor(v) //nolint:errcheck // only panics matter
 		}
 	}

@@ -66,9 +66,9 @@ func Predict(in Input) (manifest.Measurements, error) {
 	if err != nil {
 		return m, err
 	}
-	cmdline, err := uki.cmdlineEvent(in.Loader)
+	cmdline, err := uki.cmdlineEvent()
 	if err != nil {
-		return m, fmt.Errorf("%s: %w", AppLoader, err)
+		return m, fmt.Errorf("UKI: %w", err)
 	}
 	slotApps, err := uki.applications(AppUKI)
 	if err != nil {

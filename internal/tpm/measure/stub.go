@@ -40,52 +40,37 @@ var unpredictable = []string{".profile", ".dtbauto"}
 
 const magicSection = ".sdmagic"
 
-// Programs of systemd that name themselves in their .sdmagic section.
-const (
-	programStub   = "systemd-stub"
-	programLoader = "systemd-boot"
-)
-
-// version reads a program's version from its .sdmagic section, which holds
+// stubVersion reads the version from the stub's .sdmagic section, which holds
 // "#### LoaderInfo: systemd-stub 252.39-1~deb12u2 ####".
-func (im *image) version(program string) (string, error) {
+func (im *image) stubVersion() (string, error) {
 	for _, s := range im.sections {
 		if s.name != magicSection {
 			continue
 		}
 		text, _, _ := bytes.Cut(im.file(s), []byte{0})
-		v, ok := strings.CutPrefix(string(text), "#### LoaderInfo: "+program+" ")
+		v, ok := strings.CutPrefix(string(text), "#### LoaderInfo: systemd-stub ")
 		v, ok2 := strings.CutSuffix(v, " ####")
 		if ok && ok2 && v != "" && len(v) < 64 {
 			return v, nil
 		}
-		return "", fmt.Errorf("section %s is not of %s", magicSection, program)
+		return "", fmt.Errorf("section %s is not of systemd-stub", magicSection)
 	}
-	return "", fmt.Errorf("no section %s: the file is not, or not made from, %s", magicSection, program)
-}
-
-// major returns the number that a version starts with.
-func major(version string) (int, error) {
-	digits := version
-	if i := strings.IndexFunc(version, func(r rune) bool { return r < '0' || r > '9' }); i >= 0 {
-		digits = version[:i]
-	}
-	n, err := strconv.Atoi(digits)
-	if err != nil {
-		return 0, fmt.Errorf("version %q does not start with a number", version)
-	}
-	return n, nil
+	return "", fmt.Errorf("no section %s: the file was not made from systemd's EFI stub", magicSection)
 }
 
 // ruleFor returns what the stub of that version does.
 func ruleFor(version string) (stubRule, error) {
-	n, err := major(version)
-	if err != nil {
-		return stubRule{}, fmt.Errorf("%s: %w", programStub, err)
+	digits := version
+	if i := strings.IndexFunc(version, func(r rune) bool { return r < '0' || r > '9' }); i >= 0 {
+		digits = version[:i]
 	}
-	rule, ok := stubRules[n]
+	major, err := strconv.Atoi(digits)
+	if err != nil {
+		return stubRule{}, fmt.Errorf("systemd-stub version %q does not start with a number", version)
+	}
+	rule, ok := stubRules[major]
 	if !ok {
-		return stubRule{}, fmt.Errorf("%s %s: what it measures is not known; use that of systemd 252, 254 or 257", programStub, version)
+		return stubRule{}, fmt.Errorf("systemd-stub %s: what it measures is not known; use the stub of systemd 252, 254 or 257", version)
 	}
 	return rule, nil
 }

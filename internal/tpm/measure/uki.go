@@ -54,7 +54,7 @@ func ReadUKI(b []byte) (*UKI, error) {
 	if err != nil {
 		return nil, err
 	}
-	version, err := im.version(programStub)
+	version, err := im.stubVersion()
 	if err != nil {
 		return nil, err
 	}
