@@ -1,6 +1,7 @@
 package demo
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"fmt"
@@ -16,13 +17,10 @@ import (
 // check that fails, v4 never gets past early boot.
 var versions = []string{"v1", "v2", "v3", "v4"}
 
-// buildImages makes the server's keys first (images carry its CA), then the
-// image key, then locks and builds every recipe.
+// buildImages makes keys first (images carry the server's CA), then locks and
+// builds every recipe.
 func buildImages(ctx context.Context, l *lab) error {
-	if err := l.initServer(ctx); err != nil {
-		return err
-	}
-	if err := l.imgbuild(ctx, "keygen", "--out", l.path("keys")); err != nil {
+	if err := l.makeKeys(ctx); err != nil {
 		return err
 	}
 	for _, v := range versions {
@@ -33,7 +31,11 @@ func buildImages(ctx context.Context, l *lab) error {
 	return nil
 }
 
-func (l *lab) initServer(ctx context.Context) error {
+// makeKeys makes the key that signs images, and the server's own.
+func (l *lab) makeKeys(ctx context.Context) error {
+	if err := l.imgbuild(ctx, "keygen", "--out", l.path("keys")); err != nil {
+		return err
+	}
 	args := []string{"init", "--dir", l.path("server"), "--address", vmtest.Address, "--interface", vmtest.Bridge,
 		"--subnet", vmtest.Subnet, "--image-key", l.path("keys/image.pub"), "--heartbeat", "2s"}
 	for _, root := range l.rack.EKRoots() {
@@ -71,13 +73,18 @@ func (l *lab) store() string { return filepath.Join(l.Cache, "store") }
 func (l *lab) imgbuild(ctx context.Context, args ...string) error {
 	l.say("$ imgbuild %s", strings.Join(args, " "))
 	cmd := exec.CommandContext(ctx, l.bin("imgbuild"), args...)
-	var all bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &all, &all
-	err := cmd.Run()
-	for line := range strings.Lines(all.String()) {
-		l.say("  %s", strings.TrimRight(line, "\n"))
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return err
 	}
-	return commandError("imgbuild "+args[0], err)
+	cmd.Stderr = cmd.Stdout
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	for lines := bufio.NewScanner(out); lines.Scan(); {
+		l.say("  %s", lines.Text())
+	}
+	return commandError("imgbuild "+args[0], cmd.Wait())
 }
 
 func commandError(what string, err error) error {

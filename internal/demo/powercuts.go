@@ -51,10 +51,7 @@ func PowerCuts(ctx context.Context, o Options, n int, seed uint64) (err error) {
 
 // oneNode builds v1 and v2 and brings up the canary alone.
 func (l *lab) oneNode(ctx context.Context) error {
-	if err := l.initServer(ctx); err != nil {
-		return err
-	}
-	if err := l.imgbuild(ctx, "keygen", "--out", l.path("keys")); err != nil {
+	if err := l.makeKeys(ctx); err != nil {
 		return err
 	}
 	for _, v := range []string{"v1", "v2"} {
