@@ -72,6 +72,7 @@ func group(use, short string, subs ...*cobra.Command) *cobra.Command {
 		Use: use, Short: short, Long: short + ".\n" + exitCodes, Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
+	cmd.SuggestionsMinimumDistance = 2
 	cmd.AddCommand(subs...)
 	return cmd
 }

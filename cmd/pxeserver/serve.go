@@ -58,7 +58,8 @@ CAP_NET_BIND_SERVICE and CAP_NET_RAW.
 }
 
 func newCheckConfigCommand(g *globals) *cobra.Command {
-	return &cobra.Command{
+	var verbose bool
+	cmd := &cobra.Command{
 		Use: "check-config", Short: "Check the configuration and the files it names",
 		Long: "Reads the configuration as `serve` does, with the CA, the tokens, the image keys and\nthe certificates of TPM makers, and says the first thing that is wrong.\n" + exitCodes,
 		Args: noArgs,
@@ -74,9 +75,14 @@ func newCheckConfigCommand(g *globals) *cobra.Command {
 				return &statusError{exitUsage, err.Error()}
 			}
 			fmt.Fprintln(cmd.OutOrStdout(), "the configuration is good")
+			if verbose {
+				fmt.Fprintf(cmd.OutOrStdout(), "API: %s\nCA: %s\ntoken: %s\nfleet state: %s\nimages: %s\n", c.NodeAPI(), c.CAFile(), c.TokenFile(), c.StateFile(), c.ImageDir())
+			}
 			return nil
 		},
 	}
+	cmd.Flags().BoolVarP(&verbose, "verbose", "v", false, "say where things are")
+	return cmd
 }
 
 // serve runs everything until ctx ends or a part of it fails.
