@@ -144,7 +144,7 @@ func TestCreate(t *testing.T) {
 		t.Run(fmt.Sprint(sector), func(t *testing.T) {
 			p := image(t, 3*disk.GiB)
 			stale(t, p)
-			l := mustPlan(t, disk.Geometry{SizeBytes: 3 * disk.GiB, SectorSize: sector}, disk.Want{RootBytes: 100 * disk.MiB, UKIBytes: 20 * disk.MiB})
+			l := mustPlan(t, disk.Geometry{SizeBytes: 3 * disk.GiB, SectorSize: sector}, disk.Want{RootBytes: 100 * disk.MiB, UKIBytes: 20 * disk.MiB, ESPBytes: 300 * disk.MiB})
 			loader := bytes.Repeat([]byte("loader"), 30000)
 			if err := disk.Create(context.Background(), p, l, disk.ESPFiles("amd64", loader)); err != nil {
 				t.Fatal(err)
@@ -166,7 +166,7 @@ func stale(t *testing.T, p string) {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	for at := int64(0); at < 3*disk.GiB; at += 256 << 10 {
+	for at := int64(0); at < 3*disk.GiB; at += disk.MiB {
 		if _, err := f.WriteAt([]byte("stale!"), at); err != nil {
 			t.Fatal(err)
 		}

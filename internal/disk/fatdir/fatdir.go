@@ -253,7 +253,7 @@ func (v *Volume) chain(first uint32, limit int64) ([]uint32, error) {
 	var out []uint32
 	b := make([]byte, 4)
 	for c := first; ; {
-		if c < 2 || c-2 >= v.clusters {
+		if c < 2 || c-2 >= v.clusters || len(out) >= int(v.clusters) {
 			return nil, fmt.Errorf("%w: chain leads to cluster %d", ErrDamaged, c)
 		}
 		out = append(out, c)
