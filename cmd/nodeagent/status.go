@@ -13,7 +13,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/turnout-project/turnout/internal/abslot"
 	"github.com/turnout-project/turnout/internal/fleet"
 	"github.com/turnout-project/turnout/internal/health"
 	"github.com/turnout-project/turnout/internal/manifest"
@@ -41,10 +40,10 @@ last. It changes nothing and needs no server.
 
 // statusView is what status prints.
 type statusView struct {
-	Boot    *bootinfo.Info      `json:"boot"`
-	Slots   []abslot.SlotStatus `json:"slots"`
-	Problem string              `json:"problem,omitempty"`
-	Agent   *node.View          `json:"agent,omitempty"`
+	Boot    *bootinfo.Info     `json:"boot"`
+	Slots   []fleet.SlotReport `json:"slots"` // Image is the short digest
+	Problem string             `json:"problem,omitempty"`
+	Agent   *node.View         `json:"agent,omitempty"`
 }
 
 func status(ctx context.Context, w io.Writer, asJSON bool) error {
@@ -60,7 +59,10 @@ func status(ctx context.Context, w io.Writer, asJSON bool) error {
 	if err != nil {
 		return err
 	}
-	v := statusView{Boot: info, Slots: st.Slots[:], Agent: readView()}
+	v := statusView{Boot: info, Slots: st.Report(), Agent: readView()}
+	for i := range v.Slots {
+		v.Slots[i].Image = st.Slots[i].Short
+	}
 	if st.Problem != nil {
 		v.Problem = st.Problem.Error()
 	}
@@ -131,19 +133,19 @@ func (v statusView) printAgent(w io.Writer) {
 }
 
 // image names what a slot holds, by the label the service knows.
-func (v statusView) image(s abslot.SlotStatus) string {
-	if s.Short == "" {
+func (v statusView) image(s fleet.SlotReport) string {
+	if s.Image == "" {
 		return "-"
 	}
 	if v.Agent != nil {
-		if r := v.Agent.Report.Slot(s.Slot); r.Name != "" && manifest.Short(r.Image) == s.Short {
-			return r.Name + " (" + s.Short + ")"
+		if r := v.Agent.Report.Slot(s.Slot); r.Name != "" && manifest.Short(r.Image) == s.Image {
+			return r.Name + " (" + s.Image + ")"
 		}
 	}
-	return s.Short
+	return s.Image
 }
 
-func tries(s abslot.SlotStatus) string {
+func tries(s fleet.SlotReport) string {
 	if s.State == fleet.SlotArmed || s.State == fleet.SlotTrying {
 		return fmt.Sprintf("%d left", s.TriesLeft)
 	}
