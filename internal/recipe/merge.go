@@ -9,7 +9,8 @@ import (
 // merge lays recipe over base, in base: mappings merge, lists append, scalars
 // override. A list item that names the same thing as one of base (see
 // identity) takes its place. Packages that recipe removes are taken out of
-// base first. A nil base only checks that nothing is removed.
+// base first, and units that it enables are no longer masked, or the other
+// way round. A nil base only checks that nothing is removed.
 func (l *loader) merge(base, recipe *yaml.Node) error {
 	remove := lookup(recipe, "remove")
 	if remove != nil && remove.Kind == yaml.SequenceNode {
@@ -21,6 +22,8 @@ func (l *loader) merge(base, recipe *yaml.Node) error {
 		return nil
 	}
 	drop(base, "remove") // has done its work when base itself was merged
+	switchUnits(base, recipe, "enable", "mask")
+	switchUnits(base, recipe, "mask", "enable")
 	return l.mergeMapping(base, recipe, "")
 }
 
@@ -96,10 +99,35 @@ func (l *loader) remove(base, names *yaml.Node) error {
 	return nil
 }
 
-func cutItem(packages *yaml.Node, name string) bool {
-	for i, n := range packages.Content {
+// switchUnits takes the units that recipe has in services.now out of
+// services.before of base: a unit that was masked can be enabled again.
+func switchUnits(base, recipe *yaml.Node, now, before string) {
+	units := lookupPath(recipe, "services", now)
+	old := lookupPath(base, "services", before)
+	if units == nil || old == nil {
+		return
+	}
+	for _, u := range units.Content {
+		cutItem(old, u.Value)
+	}
+}
+
+// lookupPath is lookup along several keys.
+func lookupPath(n *yaml.Node, keys ...string) *yaml.Node {
+	for _, k := range keys {
+		if n == nil || n.Kind != yaml.MappingNode {
+			return nil
+		}
+		n = lookup(n, k)
+	}
+	return n
+}
+
+// cutItem takes the package or unit of that name out of a list.
+func cutItem(list *yaml.Node, name string) bool {
+	for i, n := range list.Content {
 		if identity("packages", n) == name {
-			packages.Content = append(packages.Content[:i:i], packages.Content[i+1:]...)
+			list.Content = append(list.Content[:i:i], list.Content[i+1:]...)
 			return true
 		}
 	}

@@ -18,7 +18,7 @@ sysctl: {a.b: "1", c.d: "2"}
 files:
   - {path: /etc/a, source: a.txt}
   - {path: /etc/b, content: base}
-services: {enable: [a.service]}
+services: {enable: [a.service, b.service], mask: [c.service, d.service]}
 boot: {watchdog: 60s, verify: lazy}
 health:
   checks:
@@ -35,6 +35,7 @@ packages: [iproute2, systemd=252*]
 version: "3"
 remove: [udev]
 kernel: {cmdline: [quiet]}
+services: {enable: [c.service], mask: [b.service]}
 sysctl: {c.d: "3"}
 files:
   - {path: /etc/b, content: top}
@@ -69,6 +70,9 @@ health:
 	}
 	if d := cmp.Diff(manifest.Boot{Verify: "lazy"}, r.Boot); d != "" {
 		t.Errorf("boot (-want +got):\n%s", d)
+	}
+	if d := cmp.Diff(Services{Enable: []string{"a.service", "c.service"}, Mask: []string{"d.service", "b.service"}}, r.Services); d != "" {
+		t.Errorf("services (-want +got):\n%s", d)
 	}
 	wantChecks := []manifest.Check{{Name: "x", Unit: "a.service"}, {Name: "y", File: "/etc/y"}}
 	if d := cmp.Diff(wantChecks, r.Health.Checks); d != "" {
