@@ -108,10 +108,10 @@ func Fell(n *fleet.Node, image string, generation uint64) string {
 		}
 		why := "slot " + string(s.Slot) + " was given up"
 		switch f := n.Failure; {
+		case s.Reason != "": // the node's own word, from the moment it gave up
+			why = s.Reason
 		case f != nil && f.Image == image && f.Generation >= generation:
 			why = f.String()
-		case s.Reason != "":
-			why = s.Reason
 		case s.TriesDone > 0 && s.TriesLeft == 0:
 			why = "slot " + string(s.Slot) + " used up its trial boots without being confirmed"
 		}

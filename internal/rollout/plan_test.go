@@ -109,9 +109,9 @@ func TestPlan(t *testing.T) {
 		{"a bad slot of an earlier generation says nothing",
 			rollout(one, move("c", 0, "moving")),
 			[]*fleet.Node{node("c", asked, slotB(fleet.SlotBad, ""), func(n *fleet.Node) { n.Reported.Slots[1].Generation = 1 })}, 0, nil, ""},
-		{"remembered check wins over the slot's words",
+		{"a slot that says nothing is explained by the last failed check",
 			rollout(one, move("c", 0, "moving")),
-			[]*fleet.Node{node("c", asked, slotB(fleet.SlotBad, "used up"), func(n *fleet.Node) {
+			[]*fleet.Node{node("c", asked, slotB(fleet.SlotBad, ""), func(n *fleet.Node) {
 				n.Failure = &fleet.Failure{Image: newImage, Generation: 2, Check: "driver", Detail: "version 570, want 580"}
 			})}, 0, []string{"fail c", "halt"}, "check driver: version 570, want 580"},
 		{"silence is a failure after the time-out",

@@ -77,8 +77,30 @@ func (s *Server) judge(ctx context.Context, node string, req *api.AttestRequest)
 	if v.Image == "" {
 		v.Image = e.Image.Digest
 	}
+	if !v.Accepted && clock != nil && req.Stage == fleet.StageInstaller {
+		s.judgeOthers(e, &v)
+	}
 	return &v, clock, nil
 }
+
+// judgeOthers holds an installer against the other images: a node cannot
+// tell from which of them the installer came that it was sent.
+func (s *Server) judgeOthers(e Evidence, v *fleet.Verdict) {
+	claimed := e.Image
+	for _, e.Image = range e.Fleet {
+		if e.Image == claimed {
+			continue
+		}
+		if other, _ := s.TPM.Judge(e); other.Accepted {
+			*v = other
+			return
+		}
+	}
+}
+
+// checkAttestation is the name under which a refused attestation is kept
+// among failed checks.
+const checkAttestation = "attestation"
 
 // keepClock remembers how far a TPM has counted.
 func keepClock(ctx context.Context, tx store.Tx, node string, c *store.Clock) error {
@@ -146,7 +168,7 @@ func (s *Server) keepVerdict(ctx context.Context, tx store.Tx, node string, req 
 	if !v.Accepted && req.Stage == fleet.StageSystem && n.Reported != nil && n.Reported.BootID == req.BootID {
 		b := n.Reported.Slot(n.Reported.Booted)
 		if v.Image == "" || b.Image == v.Image {
-			n.Failure = &fleet.Failure{Image: b.Image, Generation: b.Generation, Check: "attestation", Detail: v.Summary, At: v.At}
+			n.Failure = &fleet.Failure{Image: b.Image, Generation: b.Generation, Check: checkAttestation, Detail: v.Summary, At: v.At}
 		}
 	}
 	if err := tx.PutNode(ctx, n); err != nil || !isNews {

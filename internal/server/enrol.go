@@ -112,6 +112,10 @@ func (s *Server) claim(ctx context.Context, req *api.EnrolRequest, ses *session)
 
 func (s *Server) claimIn(ctx context.Context, tx store.Tx, req *api.EnrolRequest, ses *session) (n *fleet.Node, refusal string, err error) {
 	n, err = tx.NodeByEK(ctx, ses.EKHash)
+	if err == nil && n.State == fleet.NodePending {
+		n.LastSeen = s.now() // it is still there
+		return n, "", tx.PutNode(ctx, n)
+	}
 	if !errors.Is(err, store.ErrNotFound) {
 		return n, "", err
 	}

@@ -30,6 +30,7 @@ type fakeTPM struct {
 	mu      sync.Mutex
 	secrets map[string][]byte // by blob
 	refuse  string            // summary of refused verdicts; "" accepts
+	only    string            // the one image that is accepted; "" is any
 }
 
 func (f *fakeTPM) CheckEK(ek, cert []byte) (hash, trust string, err error) {
@@ -73,6 +74,8 @@ func (f *fakeTPM) Judge(e server.Evidence) (fleet.Verdict, *store.Clock) {
 	switch {
 	case string(e.Request.Quote) != string(e.Request.Nonce)+string(e.AKPublic):
 		return fleet.Verdict{Summary: "the quote is not this node's", Findings: []fleet.Finding{{Kind: "signature", PCR: -1, Event: -1}}}, nil
+	case f.only != "" && f.only != e.Image.Digest:
+		return fleet.Verdict{Summary: "another image", Image: e.Image.Digest}, &store.Clock{}
 	case f.refuse != "":
 		return fleet.Verdict{Summary: f.refuse, Image: e.Image.Digest, Findings: []fleet.Finding{{Kind: "event", PCR: 4, Event: 7}}}, nil
 	}

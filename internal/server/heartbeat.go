@@ -117,6 +117,8 @@ func observe(n *fleet.Node, rep *fleet.Report, pool *fleet.Pool, now time.Time) 
 			add("node.trial-failing", "%s", f)
 		}
 		n.Failure = f
+	} else if f := n.Failure; f != nil && f.Check != checkAttestation && recovered(n, f) {
+		n.Failure = nil
 	}
 	if reason := rollout.Fell(n, n.Desired.Image, n.Desired.Generation); n.Desired.Image != "" && reason != "" {
 		image := n.Desired.Image
@@ -149,6 +151,13 @@ func failing(n *fleet.Node, now time.Time) *fleet.Failure {
 		return nil
 	}
 	return &fleet.Failure{Image: s.Image, Generation: s.Generation, Check: c.Name, Detail: c.Detail, At: now}
+}
+
+// recovered reports whether the trial that a failure was seen in passes all
+// its checks by now: what ends it later has another reason.
+func recovered(n *fleet.Node, f *fleet.Failure) bool {
+	r := n.Reported
+	return r.Booted != fleet.NoSlot && r.Slot(r.Booted).Generation == f.Generation && fleet.Passed(r.Health)
 }
 
 // first says what a node that has never had an image should install: its

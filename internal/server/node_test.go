@@ -88,6 +88,39 @@ func TestVerdicts(t *testing.T) {
 	}
 }
 
+// An installer may come from any published image; a system must be the one
+// that its slot holds.
+func TestInstallerOfAnotherImage(t *testing.T) {
+	l := newLab(t)
+	v1, v2 := l.publish("1"), l.publish("2")
+	m := l.ready(1, "rack", v1)
+	l.tpm.only = v1
+	if v, _ := m.attest(v2); v.Accepted {
+		t.Errorf("system of image 1 that says it is 2: %+v; want refused", v)
+	}
+	m.report.Stage = fleet.StageInstaller
+	if v, _ := m.attest(v2); !v.Accepted || v.Image != v1 {
+		t.Errorf("installer of image 1 that says it is 2: %+v; want accepted as 1", v)
+	}
+}
+
+// A check that failed for a moment is not why a trial ended later.
+func TestPassingFailure(t *testing.T) {
+	l := newLab(t)
+	m := l.ready(1, "rack", l.publish("1"))
+	m.report.Slots[0].State = fleet.SlotTrying
+	m.report.Health = []fleet.CheckResult{{Name: "net", Required: true, Status: fleet.CheckFailed}}
+	m.beat()
+	if f := l.node("n1").Failure; f == nil || f.Check != "net" {
+		t.Fatalf("failure = %+v; want check net", f)
+	}
+	m.report.Health[0].Status = fleet.CheckPassed
+	m.beat()
+	if f := l.node("n1").Failure; f != nil {
+		t.Errorf("failure = %+v after the check passed; want none", f)
+	}
+}
+
 func TestFreshNodeGetsPoolsImage(t *testing.T) {
 	l := newLab(t)
 	v1, v2 := l.publish("1"), l.publish("2")
