@@ -137,6 +137,8 @@ type node struct {
 	m   *abslot.Machine
 }
 
+func trusted(b *built) []ed25519.PublicKey { return []ed25519.PublicKey{b.key} }
+
 func newNode(t *testing.T) *node {
 	t.Helper()
 	n := &node{dir: t.TempDir(), esp: new(memesp.ESP)}
@@ -178,7 +180,7 @@ func (n *node) verity(s fleet.Slot) string { return filepath.Join(n.dir, "verity
 
 func (n *node) install(t *testing.T, src *source, s fleet.Slot, p Progress) error {
 	t.Helper()
-	im, err := Fetch(t.Context(), src, src.digest, []ed25519.PublicKey{src.key})
+	im, err := Fetch(t.Context(), src, src.digest, trusted(src.built))
 	if err != nil {
 		return err
 	}
@@ -212,7 +214,7 @@ func (n *node) wantStaged(t *testing.T, b *built, s fleet.Slot) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	im, err := r.Open([]ed25519.PublicKey{b.key})
+	im, err := r.Open(trusted(b))
 	if err != nil {
 		t.Fatalf("record kept on the ESP: %v", err)
 	}
@@ -370,7 +372,7 @@ func TestFetchRefuses(t *testing.T) {
 			if tt.make != nil {
 				tt.make(b)
 			}
-			_, err := Fetch(t.Context(), &source{built: b}, b.digest, []ed25519.PublicKey{b.key})
+			_, err := Fetch(t.Context(), &source{built: b}, b.digest, trusted(b))
 			if !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), tt.want) {
 				t.Errorf("Fetch = %v, want ErrRefused with %q", err, tt.want)
 			}
