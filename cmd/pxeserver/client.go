@@ -20,7 +20,7 @@ type globals struct {
 
 func (g *globals) addFlags(cmd *cobra.Command) {
 	f := cmd.PersistentFlags()
-	f.StringVar(&g.config, "config", "", "configuration of the server; commands take address, CA and token from it (default ./pxeserver.yaml, then /etc/turnout/pxeserver.yaml)")
+	f.StringVar(&g.config, "config", os.Getenv("TURNOUT_CONFIG"), "configuration of the server; commands take address, CA and token from it (TURNOUT_CONFIG, ./pxeserver.yaml, /etc/turnout/pxeserver.yaml)")
 	f.StringVar(&g.server, "server", os.Getenv("TURNOUT_SERVER"), "https URL of the server (TURNOUT_SERVER)")
 	f.StringVar(&g.ca, "ca", os.Getenv("TURNOUT_CA"), "certificate of the server's CA, PEM (TURNOUT_CA)")
 	f.StringVar(&g.token, "token-file", os.Getenv("TURNOUT_TOKEN_FILE"), "file with the operator's token (TURNOUT_TOKEN_FILE)")

@@ -117,7 +117,24 @@ func Fell(n *fleet.Node, image string, generation uint64) string {
 		}
 		return why
 	}
-	return ""
+	return gaveUp(n, image, generation)
+}
+
+// CheckInstall is the name under which a refused installation is kept among
+// failed checks.
+const CheckInstall = "installation"
+
+// gaveUp says why a node did not even try an image: it refused to install it
+// (a signature that does not hold, a slot too small), and said so.
+func gaveUp(n *fleet.Node, image string, generation uint64) string {
+	f := n.Failure
+	if f == nil || f.Check != CheckInstall || f.Image != image || f.Generation < generation || n.Reported.Acted < generation {
+		return ""
+	}
+	if s, ok := slotOf(n.Reported, image); ok && s.State != fleet.SlotEmpty && s.State != fleet.SlotWriting {
+		return ""
+	}
+	return f.String()
 }
 
 // Short is the first 12 hexadecimal digits of a digest, as operators see it.

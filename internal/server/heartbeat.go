@@ -120,7 +120,8 @@ func observe(n *fleet.Node, rep *fleet.Report, pool *fleet.Pool, now time.Time) 
 	} else if f := n.Failure; f != nil && f.Check != checkAttestation && recovered(n, f) {
 		n.Failure = nil
 	}
-	if reason := rollout.Fell(n, n.Desired.Image, n.Desired.Generation); n.Desired.Image != "" && reason != "" {
+	reason := rollout.Fell(n, n.Desired.Image, n.Desired.Generation)
+	if n.Desired.Image != "" && reason != "" && rep.Stage != fleet.StageInstaller {
 		image := n.Desired.Image
 		rollout.Ban(n, image, reason, "", now)
 		add("image.banned", "image %s: %s", rollout.Short(image), reason)
@@ -206,9 +207,28 @@ func (s *Server) nodeEvents(w http.ResponseWriter, r *http.Request, n *fleet.Nod
 			if err := tx.AppendEvent(r.Context(), ev); err != nil {
 				return err
 			}
+			if e.Kind == eventInstallRefused {
+				if err := keepRefusal(r.Context(), tx, n.Name, ev); err != nil {
+					return err
+				}
+			}
 		}
 		return nil
 	})
+}
+
+// eventInstallRefused is the event by which a node says that it will not
+// install what it is asked to, now or later.
+const eventInstallRefused = "install.refused"
+
+// keepRefusal remembers why a node does not install what is wanted.
+func keepRefusal(ctx context.Context, tx store.Tx, name string, e *fleet.Event) error {
+	n, err := tx.Node(ctx, name)
+	if err != nil || n.Desired.Image == "" {
+		return err
+	}
+	n.Failure = &fleet.Failure{Image: n.Desired.Image, Generation: n.Desired.Generation, Check: rollout.CheckInstall, Detail: e.Message, At: e.At}
+	return tx.PutNode(ctx, n)
 }
 
 const maxNodeEvents = 256

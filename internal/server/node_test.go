@@ -104,6 +104,27 @@ func TestInstallerOfAnotherImage(t *testing.T) {
 	}
 }
 
+// A node that refuses an image, say for its signature, is not waited for.
+func TestInstallRefused(t *testing.T) {
+	l := newLab(t)
+	v1, v2 := l.publish("1"), l.publish("2")
+	m := l.ready(1, "rack", v1)
+	_, err := l.op.NodeAct(ctx, "n1", "reimage", api.NodeRequest{Image: v2})
+	l.must(err)
+	d := m.beat()
+	l.must(m.c.Events(ctx, api.NodeEvent{Kind: "install.refused", Message: "image 2: signature is not valid"}))
+	if again := m.beat(); again != d {
+		t.Errorf("before the node has acted %+v is wanted; want %+v still", again, d)
+	}
+	m.report.Acted = d.Generation
+	if back := m.beat(); back.Image != v1 {
+		t.Errorf("after the refusal %+v is wanted; want what it runs", back)
+	}
+	if b := l.node("n1").Banned; len(b) != 1 || b[0].Reason != "check installation: image 2: signature is not valid" {
+		t.Errorf("banned = %+v", b)
+	}
+}
+
 // A check that failed for a moment is not why a trial ended later.
 func TestPassingFailure(t *testing.T) {
 	l := newLab(t)
