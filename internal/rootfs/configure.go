@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/turnout-project/turnout/internal/deb"
@@ -86,11 +87,12 @@ func (c *configurer) unpackDiverting(ctx context.Context) error {
 		if err := c.preinst(ctx, p); err != nil {
 			return err
 		}
-		diverted, err := c.diversions(p.Name)
+		all, err := c.diversions()
 		if err != nil {
 			return err
 		}
-		if err := c.unpacker.unpack(ctx, p, diverted); err != nil {
+		c.unpacker.divert(all)
+		if err := c.unpacker.unpack(ctx, p, divertedFor(p.Name, all)); err != nil {
 			return err
 		}
 		if err := c.writeInfo(p); err != nil {
@@ -106,28 +108,35 @@ func (c *configurer) unpackDiverting(ctx context.Context) error {
 	return c.writeStatus(func(*unpacked) bool { return true })
 }
 
-// diversions returns what dpkg-divert has moved, from whom by whom: three
-// lines each of the original path, the new one, and the package whose own
-// file stays (or ":").
-func (b *build) diversions(pkg string) (map[string]string, error) {
+// diversion moves a file that any package but one ships.
+type diversion struct{ from, to, by string } // absolute paths; by ":" is of no package
+
+// diversions reads what dpkg-divert has noted: three lines each.
+func (b *build) diversions() ([]diversion, error) {
 	text, err := b.tree.ReadFile(adminDir + "/diversions")
-	if err != nil {
+	if err != nil || len(text) == 0 {
 		return nil, err
 	}
 	lines := strings.Split(strings.TrimSuffix(string(text), "\n"), "\n")
-	if len(lines) == 1 && lines[0] == "" {
-		return nil, nil
-	}
 	if len(lines)%3 != 0 {
 		return nil, fmt.Errorf("%s/diversions has %d lines, not a multiple of three", adminDir, len(lines))
 	}
+	var all []diversion
+	for d := range slices.Chunk(lines, 3) {
+		all = append(all, diversion{d[0], d[1], d[2]})
+	}
+	return all, nil
+}
+
+// divertedFor maps the paths of a package's files that are diverted.
+func divertedFor(pkg string, all []diversion) map[string]string {
 	moved := map[string]string{}
-	for i := 0; i < len(lines); i += 3 {
-		if lines[i+2] != pkg {
-			moved[lines[i]] = lines[i+1]
+	for _, d := range all {
+		if d.by != pkg {
+			moved[d.from] = d.to
 		}
 	}
-	return moved, nil
+	return moved
 }
 
 // preinst runs the package's preinst script as dpkg does at a first
@@ -183,7 +192,8 @@ func (b *build) env() []string {
 }
 
 func (c *configurer) dpkg(ctx context.Context, args ...string) error {
-	args = append([]string{"/usr/bin/dpkg", "--no-pager", "--log=/dev/null"}, args...)
+	// Stopping at the first error leaves its cause in the last lines.
+	args = append([]string{"/usr/bin/dpkg", "--no-pager", "--log=/dev/null", "--abort-after=1"}, args...)
 	return c.exec(ctx, c.env(), args...)
 }
 

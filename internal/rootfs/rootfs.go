@@ -153,6 +153,9 @@ func (b *build) close() {
 	if b.tree != nil {
 		b.tree.Close()
 	}
+	if b.unpacker != nil {
+		b.unpacker.tree.Close()
+	}
 }
 
 // prepare makes the empty tree.

@@ -50,7 +50,6 @@ func (b *build) unpack(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	defer strict.Close()
 	b.unpacker = newUnpacker(strict, b.Recipe.Kernel.ExcludeModules)
 	var total, done int64
 	queue := make([]*unpacked, 0, len(b.debs))

@@ -64,6 +64,20 @@ func (u *unpacker) shard(name string) *shard {
 	return &u.shards[h%uint32(len(u.shards))]
 }
 
+// divert notes that dpkg-divert has moved files, which frees their paths for
+// the packages that wanted them.
+func (u *unpacker) divert(all []diversion) {
+	for _, d := range all {
+		from, to := canonical(strings.TrimPrefix(d.from, "/")), canonical(strings.TrimPrefix(d.to, "/"))
+		c, ok := u.shard(from).claims[from]
+		if !ok || c.by.Name == d.by {
+			continue
+		}
+		delete(u.shard(from).claims, from)
+		u.shard(to).claims[to] = c
+	}
+}
+
 // unpack writes the files of one package. diverted maps absolute paths to
 // where another package's diversion moves them.
 func (u *unpacker) unpack(ctx context.Context, p *unpacked, diverted map[string]string) error {
