@@ -7,7 +7,7 @@ import (
 )
 
 // book remembers which client was seen to take which address from another
-// DHCP server. It is bounded, and forgets the oldest first.
+// DHCP server. It is bounded, and forgets old entries first.
 type book struct {
 	mu sync.Mutex
 	m  map[netip.Addr]bookEntry
@@ -30,30 +30,27 @@ func (b *book) put(ip netip.Addr, c Client, now time.Time) {
 		b.m = map[netip.Addr]bookEntry{}
 	}
 	if _, ok := b.m[ip]; !ok && len(b.m) >= bookLimit {
-		b.evict(now)
+		b.evict()
 	}
 	c.IP = ip
 	b.m[ip] = bookEntry{c, now}
 }
 
-// evict drops everything outdated, and the oldest of a sample if that was not
-// enough.
-func (b *book) evict(now time.Time) {
+// evict drops the oldest of a sample: the map's order is random, and a look
+// at all of it for each packet would be a weapon.
+func (b *book) evict() {
+	const sample = 64
 	var oldest netip.Addr
 	n := 0
 	for ip, e := range b.m {
-		if now.Sub(e.at) > bookAge {
-			delete(b.m, ip)
-			continue
-		}
-		if n < 64 && (!oldest.IsValid() || e.at.Before(b.m[oldest].at)) {
+		if n == 0 || e.at.Before(b.m[oldest].at) {
 			oldest = ip
 		}
-		n++
+		if n++; n == sample {
+			break
+		}
 	}
-	if len(b.m) >= bookLimit {
-		delete(b.m, oldest)
-	}
+	delete(b.m, oldest)
 }
 
 func (b *book) get(ip netip.Addr, now time.Time) (Client, bool) {

@@ -66,8 +66,8 @@ func prepareNamespace() error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return err
 	}
-	if err := unix.Mount("sysfs", "/sys", "sysfs", 0, ""); err != nil {
-		return err
+	if err := unix.Mount("sysfs", "/sys", "sysfs", 0, ""); err != nil && !errors.Is(err, unix.EBUSY) {
+		return err // EBUSY: a fuzz worker, started from within
 	}
 	lo, err := netlink.LinkByName("lo")
 	if err != nil {
@@ -293,4 +293,22 @@ func rackConfig() Config {
 		DNS:    []netip.Addr{netip.MustParseAddr("10.77.0.1")},
 	}}
 	return c
+}
+
+// lockedBuffer collects the output of a process that still runs.
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (b *lockedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.Write(p)
+}
+
+func (b *lockedBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.String()
 }

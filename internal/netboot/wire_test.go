@@ -1,0 +1,258 @@
+package netboot
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+)
+
+// udhcpc asks once for an address in h and returns what it was told, in its
+// own words (ip=…, router=…, siaddr=…, boot_file=…, opt224=…).
+func (h *host) udhcpc(args ...string) map[string]string {
+	h.t.Helper()
+	needTool(h.t, "udhcpc")
+	script := filepath.Join(h.t.TempDir(), "script")
+	if err := os.WriteFile(script, []byte("#!/bin/sh\n[ \"$1\" = bound ] && env\nexit 0\n"), 0o700); err != nil {
+		h.t.Fatal(err)
+	}
+	out := h.run(append([]string{"udhcpc", "-i", "eth0", "-f", "-q", "-n", "-t", "5", "-T", "2", "-s", script}, args...)...)
+	vars := map[string]string{}
+	for line := range strings.Lines(out) {
+		if k, v, ok := strings.Cut(strings.TrimSpace(line), "="); ok {
+			vars[k] = v
+		}
+	}
+	return vars
+}
+
+// dnsmasq runs a real other server, or relay, in h until the test ends.
+func (h *host) dnsmasq(args ...string) {
+	h.t.Helper()
+	needTool(h.t, "dnsmasq")
+	dir := h.t.TempDir()
+	cmd := h.command(append([]string{"dnsmasq", "--keep-in-foreground", "--conf-file=/dev/null", "--port=0", "--user=root", "--log-dhcp", "--log-facility=-",
+		"--pid-file=" + filepath.Join(dir, "pid"), "--dhcp-leasefile=" + filepath.Join(dir, "leases")}, args...)...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	log := &lockedBuffer{}
+	cmd.Stderr, cmd.Stdout = log, log
+	if err := cmd.Start(); err != nil {
+		h.t.Fatal(err)
+	}
+	h.t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+		if h.t.Failed() {
+			h.t.Logf("dnsmasq:\n%s", log)
+		}
+	})
+	waitFor(h.t, "dnsmasq to listen", func() bool { return strings.Contains(h.run("ss", "-ulnH", "sport = :67"), ":67") })
+}
+
+// A plain client on the wire, with the flag for broadcast replies and without.
+func TestUdhcpc(t *testing.T) {
+	h := newHost(t, "h1")
+	link(t, "h1", "10.77.0.1/24")
+	start(t, &Server{Config: rackConfig(), Policy: always(blob)})
+	first := h.udhcpc("-O", "224")
+	if first["ip"] == "" || first["router"] != "10.77.0.1" || first["subnet"] != "255.255.255.0" || first["lease"] != "86400" || first["serverid"] != "10.77.0.1" {
+		t.Errorf("udhcpc: %v", first)
+	}
+	if second := h.udhcpc("-B"); second["ip"] != first["ip"] {
+		t.Errorf("with broadcast flag: %q; want %q again", second["ip"], first["ip"])
+	}
+	h.run("ip", "addr", "add", first["ip"]+"/24", "dev", "eth0") // it renews by unicast
+	if again := h.udhcpc("-r", first["ip"]); again["ip"] != first["ip"] {
+		t.Errorf("asked for %q, got %q", first["ip"], again["ip"])
+	}
+}
+
+// C08: a real relay between client and server.
+func TestRealRelay(t *testing.T) {
+	client, relay := newHost(t, "c1"), newHost(t, "r1")
+	link(t, "r1", "192.0.2.1/24")
+	wireThrough(t, client, relay)
+	relay.run("ip", "addr", "add", "192.0.2.2/24", "dev", "eth0")
+	relay.run("ip", "addr", "add", "10.77.0.254/24", "dev", "down0")
+	relay.run("sysctl", "-qw", "net.ipv4.ip_forward=1")
+	route(t, "10.77.0.0/24", "192.0.2.2")
+	relay.dnsmasq("--dhcp-relay=10.77.0.254,192.0.2.1")
+	cfg := rackConfig()
+	cfg.Subnets[0].Router = netip.MustParseAddr("10.77.0.254")
+	s := &Server{Config: cfg, Policy: always(installer(body(3000)))}
+	start(t, s)
+	for _, flags := range [][]string{{}, {"-B"}} {
+		got := client.udhcpc(append(flags, "-V", "PXEClient:Arch:00007:UNDI:003016", "-x", "0x5d:0007", "-O", "66", "-O", "67")...)
+		if got["ip"] == "" || got["router"] != "10.77.0.254" || got["siaddr"] != "192.0.2.1" || got["boot_file"] != blob.File {
+			t.Errorf("%v: %v", flags, got)
+		}
+	}
+	// The very file, over TFTP and HTTP, from the address just leased.
+	ip := s.LeaseTable()[0].IP.String()
+	client.run("ip", "addr", "add", ip+"/24", "dev", "eth0")
+	client.run("ip", "route", "add", "default", "via", "10.77.0.254")
+	needTool(t, "busybox")
+	if out := client.run("busybox", "tftp", "-g", "-b", "1024", "-r", blob.File, "-l", "/proc/self/fd/1", "192.0.2.1"); len(out) != 3000 {
+		t.Errorf("busybox tftp: %d bytes: %.100q", len(out), out)
+	}
+	if out := client.run("busybox", "wget", "-q", "-O", "-", "http://192.0.2.1:8080/"+blob.File); len(out) != 3000 {
+		t.Errorf("busybox wget: %d bytes: %.100q", len(out), out)
+	}
+}
+
+// wireThrough moves the server's end of a client's cable to another host, as
+// its interface down0.
+func wireThrough(t *testing.T, client, to *host) {
+	t.Helper()
+	l, err := netlink.LinkByName(client.name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := netlink.LinkSetNsPid(l, to.pid); err != nil {
+		t.Fatal(err)
+	}
+	to.run("ip", "link", "set", client.name, "name", "down0")
+	to.run("ip", "link", "set", "down0", "up")
+}
+
+func route(t *testing.T, prefix, via string) {
+	t.Helper()
+	if out, err := exec.Command("ip", "route", "replace", prefix, "via", via).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	t.Cleanup(func() { _ = exec.Command("ip", "route", "del", prefix).Run() })
+}
+
+// bridge joins the server's ends of the hosts' cables into one network.
+func bridge(t *testing.T, hosts ...*host) {
+	t.Helper()
+	br, err := netlink.LinkByName("br0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, h := range hosts {
+		if err := netlink.LinkSetMaster(link(t, h.name), br); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// Real firmware between a real DHCP server and us as proxy. The other server
+// knows nothing of booting.
+func TestOVMFBootsBesideDnsmasq(t *testing.T) {
+	const mac, text = "52:54:00:77:00:03", "NETBOOT-PROXY-OK"
+	for _, profile := range []Profile{ProfileAuto, ProfileBootServer} {
+		t.Run(string(profile), func(t *testing.T) {
+			rack(t, "tap0")
+			other := newHost(t, "o1")
+			bridge(t, other)
+			other.run("ip", "addr", "add", "10.77.0.5/24", "dev", "eth0")
+			other.dnsmasq("--interface=eth0", "--dhcp-range=10.77.0.200,10.77.0.220", "--dhcp-authoritative")
+			cfg := rackConfig()
+			cfg.Mode, cfg.Subnets = ModeProxy, nil
+			ans := installer(efiProgram(text, 1<<20))
+			ans.Profile = profile
+			s := &Server{Config: cfg, Policy: PolicyFunc(func(_ context.Context, c Client) (Answer, error) {
+				if c.Kind != KindUEFIPXE {
+					return Answer{Kind: AnswerNone, Reason: "not under test"}, nil
+				}
+				return ans, nil
+			})}
+			rec := start(t, s)
+			out := bootOVMF(t, "tap0", mac, 2*time.Minute)
+			if !strings.Contains(out, text) || rec.count("tftp.sent") != 1 {
+				t.Errorf("the program did not run; events:\n%s\nconsole:\n%s", rec, out)
+			}
+			if len(s.LeaseTable()) != 0 {
+				t.Error("a proxy leased an address")
+			}
+			// The other server's clients are its own business.
+			c := newHost(t, "c1")
+			bridge(t, c)
+			if got := c.udhcpc(); got["serverid"] != "10.77.0.5" || got["boot_file"] != "" {
+				t.Errorf("udhcpc beside a proxy: %v", got)
+			}
+		})
+	}
+}
+
+// C11: a flood of broken packets, then a good one, answered within a second.
+func TestFloodOfBrokenPackets(t *testing.T) {
+	h := newHost(t, "h1")
+	link(t, "h1", "10.77.0.1/24")
+	s := &Server{Config: rackConfig(), Policy: always(blob)}
+	start(t, s)
+	ps := packets(t)
+	bad := [][]byte{ps["P07"], ps["P09"], ps["P02"][:239], ps["P02"][:1], {}}
+	h.run("ip", "addr", "add", "10.77.0.9/24", "dev", "eth0")
+	floodFrom(t, h, bad, 10_000)
+	waitFor(t, "the flood to be counted", func() bool {
+		st := s.Stats()
+		return st.Malformed.Load()+st.Ignored.Load()+st.Overflow.Load() > 0
+	})
+	begun := time.Now()
+	if got := h.udhcpc(); got["ip"] == "" {
+		t.Errorf("after the flood: %v", got)
+	}
+	t.Logf("answered %s after the flood", time.Since(begun).Round(time.Millisecond))
+}
+
+// floodFrom sends n packets from h to the server.
+func floodFrom(t *testing.T, h *host, ps [][]byte, n int) {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "flood")
+	for i, p := range ps {
+		if err := os.WriteFile(fmt.Sprint(file, i), p, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	script := fmt.Sprintf(`import socket
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.bind(("", 68))
+ps = [open(%q + str(i), "rb").read() for i in range(%d)]
+for i in range(%d): s.sendto(ps[i %% len(ps)], ("10.77.0.1", 67))`, file, len(ps), n)
+	needTool(t, "python3")
+	h.run("python3", "-c", script)
+}
+
+// A second server on the host is a clear error at start, not a silent sharing
+// of packets (D35).
+func TestSecondServerIsRefused(t *testing.T) {
+	needRoot(t)
+	start(t, &Server{Config: rackConfig(), Policy: always(blob)})
+	err := (&Server{Config: rackConfig(), Policy: always(blob)}).Serve(t.Context())
+	if err == nil || !strings.Contains(err.Error(), "another server on this host uses it") {
+		t.Errorf("Serve = %v", err)
+	}
+}
+
+// D36: two networks: each client is answered on its own, from the address
+// there.
+func TestTwoNetworks(t *testing.T) {
+	a, b := newHost(t, "h1"), newHost(t, "h2")
+	link(t, "h1", "10.77.0.1/24")
+	link(t, "h2", "10.78.0.1/24")
+	cfg := rackConfig()
+	cfg.Subnets = append(cfg.Subnets, Subnet{Prefix: netip.MustParsePrefix("10.78.0.0/24"),
+		Pools: []Range{{netip.MustParseAddr("10.78.0.10"), netip.MustParseAddr("10.78.0.20")}}})
+	for _, names := range [][]string{nil, {"h1", "h2"}} {
+		cfg.Interfaces = names
+		t.Run(fmt.Sprint(names), func(t *testing.T) {
+			start(t, &Server{Config: cfg, Policy: always(blob)})
+			for h, server := range map[*host]string{a: "10.77.0.1", b: "10.78.0.1"} {
+				for _, flag := range []string{"-q", "-B"} {
+					if got := h.udhcpc(flag); got["serverid"] != server || !strings.HasPrefix(got["ip"], server[:6]) {
+						t.Errorf("%s: %v; want an address from %s", h.name, got, server)
+					}
+				}
+			}
+		})
+	}
+}
