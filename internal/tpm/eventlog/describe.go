@@ -145,9 +145,8 @@ func quote(s string) string {
 	b.WriteByte('"')
 	for _, r := range s {
 		switch {
-		case r == '"' || r == '\\':
-			b.WriteByte('\\')
-			b.WriteRune(r)
+		case r == '"':
+			b.WriteByte('\'')
 		case r >= ' ' && r <= '~':
 			b.WriteRune(r)
 		default:
