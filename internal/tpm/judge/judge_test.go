@@ -23,7 +23,7 @@ import (
 	"github.com/turnout-project/turnout/internal/tpm/quote"
 )
 
-func readFixture(t *testing.T, name string) (fixture, []byte) {
+func readFixture(t testing.TB, name string) (fixture, []byte) {
 	t.Helper()
 	b, err := os.ReadFile(filepath.Join("testdata", name, "evidence.json"))
 	if err != nil {
@@ -44,7 +44,7 @@ func (f fixture) manifest() *manifest.Manifest {
 	return &manifest.Manifest{SchemaVersion: manifest.Version, Name: "rack", Version: "1", Measurements: f.Measurements}
 }
 
-func values(t *testing.T, m map[int]string) map[int][]byte {
+func values(t testing.TB, m map[int]string) map[int][]byte {
 	t.Helper()
 	out := map[int][]byte{}
 	for p, v := range m {
@@ -427,5 +427,28 @@ func TestZeroInput(t *testing.T) {
 	v := judge.Refused("sha256:d", "sha256", &quote.Error{Kind: quote.KindNonce, Detail: "old"})
 	if v.Accepted || len(v.Findings) != 1 || v.Findings[0].Kind != "nonce" || !strings.Contains(v.Summary, "old") {
 		t.Errorf("verdict on a refused quote: %+v", v)
+	}
+}
+
+// What one attestation costs the server: a quote and a verdict.
+func BenchmarkAttestation(b *testing.B) {
+	f, log := readFixture(b, "ovmf-stub252-disk")
+	unb64 := func(s string) []byte {
+		out, err := base64.StdEncoding.DecodeString(s)
+		if err != nil {
+			b.Fatal(err)
+		}
+		return out
+	}
+	want := quote.Expect{AK: unb64(f.AK), Nonce: unb64(f.Nonce), Bank: "sha256", PCRs: judge.Selection}
+	q, sig, pcrs, m := unb64(f.Quote), unb64(f.Signature), values(b, f.PCRs), f.manifest()
+	for b.Loop() {
+		a, err := quote.Verify(want, q, sig, pcrs)
+		if err != nil {
+			b.Fatal(err)
+		}
+		if v := judge.Judge(judge.Input{Manifest: m, Path: f.Path, Stage: fleet.StageSystem, Bank: "sha256", PCRs: a.PCRs, Log: log}); !v.Accepted {
+			b.Fatal(v.Summary)
+		}
 	}
 }
