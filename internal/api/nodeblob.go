@@ -16,7 +16,7 @@ import (
 // is the blob's size from the signed manifest. The bytes are not verified.
 // The caller closes the reader; ctx bounds the whole stream.
 func (c *NodeClient) Blob(ctx context.Context, image, blob string, offset, size int64) io.ReadCloser {
-	return &blobReader{c: c, ctx: ctx, path: PathImages + image + "/blobs/" + blob, at: offset, size: size, pause: time.Second}
+	return &blobReader{c: c, ctx: ctx, path: PathImages + image + "/blobs/" + blob, at: offset, size: size, first: c.pause, pause: c.pause}
 }
 
 // blobRetries is how many connections in a row may bring nothing.
@@ -34,6 +34,7 @@ type blobReader struct {
 	cancel   context.CancelFunc
 	watch    *time.Timer
 	tries    int
+	first    time.Duration // pause after the first connection that broke
 	pause    time.Duration
 	closed   bool
 }
@@ -58,7 +59,7 @@ func (r *blobReader) Read(p []byte) (int, error) {
 		r.watch.Stop() // the caller may take its time with the bytes
 		if n > 0 {
 			r.at += int64(n)
-			r.tries, r.pause = 0, time.Second
+			r.tries, r.pause = 0, r.first
 			return n, nil
 		}
 		if err != nil {

@@ -40,6 +40,7 @@ const callTimeout = 60 * time.Second
 type NodeClient struct {
 	server string
 	caPEM  []byte
+	pause  time.Duration // of Blob before it connects again, at first
 
 	mu sync.RWMutex
 	t  *transport
@@ -52,7 +53,7 @@ func NewNodeClient(server string, caPEM []byte) (*NodeClient, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &NodeClient{server: server, caPEM: caPEM, t: t}, nil
+	return &NodeClient{server: server, caPEM: caPEM, pause: time.Second, t: t}, nil
 }
 
 // NewNodeKey makes the key of a node's client certificate and a certificate
