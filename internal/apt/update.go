@@ -47,7 +47,11 @@ func explainUpdate(r *recipe.Recipe, ce *commandError) error {
 	case strings.Contains(all, "does not have a Release file") && strings.Contains(all, "404"):
 		return r.Errorf(field+".suites", "", "archive %s: %s", r.Base.Sources[i].URI, text)
 	}
-	return fmt.Errorf("the indexes of the archives could not be fetched: %s", strings.Join(lines, "; "))
+	more := ""
+	if n := len(lines) - 2; n > 0 { // the last only says that there were others
+		more = fmt.Sprintf(" (and %d more)", n)
+	}
+	return fmt.Errorf("the indexes of the archives could not be fetched: %s%s", text, more)
 }
 
 // sourceOf returns which source of r a line of apt's is about.
