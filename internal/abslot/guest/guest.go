@@ -12,6 +12,7 @@ package guest
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -23,7 +24,7 @@ import (
 )
 
 // timeLimit ends a machine that hangs.
-const timeLimit = 4 * time.Minute
+const timeLimit = 6 * time.Minute
 
 // kernelMeta is the package that depends on the current kernel.
 const kernelMeta = "linux-image-cloud-amd64"
@@ -110,7 +111,7 @@ func DebianKernel(t *testing.T) Kernel {
 		t.Fatalf("apt knows no %s; run apt-get update", kernelMeta)
 	}
 	// Without the sandbox user the download may go where root may write.
-	Output(t, work, "apt-get", "-o", "APT::Sandbox::User=root", "download", pkg)
+	Output(t, work, "apt-get", "-o", "APT::Sandbox::User=root", "-o", "Acquire::Retries=6", "download", pkg)
 	debs, _ := filepath.Glob(filepath.Join(work, "*.deb"))
 	if len(debs) != 1 {
 		t.Fatalf("apt-get download %s left %q", pkg, debs)
@@ -122,18 +123,34 @@ func DebianKernel(t *testing.T) Kernel {
 		t.Fatalf("package %s has no kernel", pkg)
 	}
 	Output(t, work, "depmod", "-b", tree, k.Release)
-	if err := os.MkdirAll(filepath.Dir(cache), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	Output(t, work, "cp", "-a", tree, cache+".new")
-	if err := os.Rename(cache+".new", cache); err != nil { // another test may have been first
-		if k, ok := unpacked(cache); ok {
-			return k
-		}
-		t.Fatal(err)
+	if err := keep(tree, cache); err != nil {
+		t.Logf("kernel not kept for the next test: %v", err)
+		return k
 	}
 	k, _ = unpacked(cache)
 	return k
+}
+
+// keep copies a tree into the cache in one step. A test of another package
+// that was first is fine.
+func keep(tree, cache string) error {
+	if err := os.MkdirAll(filepath.Dir(cache), 0o755); err != nil {
+		return err
+	}
+	tmp, err := os.MkdirTemp(filepath.Dir(cache), "new-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(tmp)
+	if out, err := exec.Command("cp", "-a", tree, tmp+"/tree").CombinedOutput(); err != nil {
+		return fmt.Errorf("cp: %w: %s", err, out)
+	}
+	if err := os.Rename(tmp+"/tree", cache); err != nil {
+		if _, ok := unpacked(cache); !ok {
+			return err
+		}
+	}
+	return nil
 }
 
 func unpacked(tree string) (Kernel, bool) {
