@@ -22,6 +22,7 @@ type lab struct {
 	Options
 	rack    *vmtest.Rack
 	server  *exec.Cmd
+	ended   chan struct{}     // closed when server has ended
 	story   *exec.Cmd         // `pxeserver events --follow`
 	digests map[string]string // "v1" -> image digest
 	table   table
@@ -51,12 +52,31 @@ func (l *lab) startServer(ctx context.Context) error {
 	if err := cmd.Start(); err != nil {
 		return err
 	}
-	l.server = cmd
+	l.server, l.ended = cmd, make(chan struct{})
+	go func(ended chan struct{}) {
+		_ = cmd.Wait()
+		close(ended)
+	}(l.ended)
+	ctx, cancel := l.whileServing(ctx)
+	defer cancel()
 	return l.until(ctx, "pxeserver to answer", time.Minute, func() (bool, string) {
 		var nodes []fleet.Node
 		err := l.query(ctx, &nodes, "node", "list")
 		return err == nil, fmt.Sprint(err)
 	})
+}
+
+// whileServing returns a context that ends when the server does.
+func (l *lab) whileServing(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	go func(ended chan struct{}) {
+		select {
+		case <-ended:
+			cancel(fmt.Errorf("pxeserver ended by itself; see %s", l.path("pxeserver.log")))
+		case <-ctx.Done():
+		}
+	}(l.ended)
+	return ctx, func() { cancel(nil) }
 }
 
 // killServer ends the server with SIGKILL, as a crash would.
@@ -65,7 +85,7 @@ func (l *lab) killServer() error {
 		return nil
 	}
 	err := l.server.Process.Signal(syscall.SIGKILL)
-	_ = l.server.Wait()
+	<-l.ended
 	l.server = nil
 	if errors.Is(err, os.ErrProcessDone) {
 		return errors.New("pxeserver ended by itself; see pxeserver.log")
@@ -127,7 +147,7 @@ func (l *lab) until(ctx context.Context, what string, limit time.Duration, met f
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("waiting for %s: %w (last seen: %s)", what, ctx.Err(), state)
+			return fmt.Errorf("waiting for %s: %w (last seen: %s)", what, context.Cause(ctx), state)
 		case <-time.After(time.Second):
 		}
 	}

@@ -59,6 +59,10 @@ func (l *lab) oneNode(ctx context.Context) error {
 			return err
 		}
 	}
+	node, err := l.rack.AddNode(vmtest.NodeSpec{Name: names[0]})
+	if err != nil {
+		return err
+	}
 	if err := l.startServer(ctx); err != nil {
 		return err
 	}
@@ -71,10 +75,6 @@ func (l *lab) oneNode(ctx context.Context) error {
 		}
 	}
 	if _, err := l.operator(ctx, "pool", "set", "canary", "--image", l.digests["v1"]); err != nil {
-		return err
-	}
-	node, err := l.rack.AddNode(vmtest.NodeSpec{Name: names[0]})
-	if err != nil {
 		return err
 	}
 	if err := node.PowerOn(); err != nil {

@@ -27,6 +27,11 @@ func pool(name string) string {
 
 // provision is scene 1.
 func provision(ctx context.Context, l *lab) error {
+	for _, name := range names {
+		if _, err := l.rack.AddNode(vmtest.NodeSpec{Name: name}); err != nil {
+			return err
+		}
+	}
 	if err := l.startServer(ctx); err != nil {
 		return err
 	}
@@ -41,11 +46,7 @@ func provision(ctx context.Context, l *lab) error {
 			return err
 		}
 	}
-	for _, name := range names {
-		n, err := l.rack.AddNode(vmtest.NodeSpec{Name: name})
-		if err != nil {
-			return err
-		}
+	for _, n := range l.rack.Nodes() {
 		if err := n.PowerOn(); err != nil {
 			return err
 		}
