@@ -23,9 +23,9 @@ import (
 )
 
 // commonCmdline is given to every kernel: a panic or an oops ends in a reset,
-// so that the loader's boot counting goes on, and systemd mounts nothing by
-// partition type.
-const commonCmdline = "console=tty0 console=%s panic=10 oops=panic systemd.gpt_auto=0 loglevel=5"
+// so that the loader's boot counting goes on; systemd mounts nothing by
+// partition type, and does not act on roothash=, which the initrd has done.
+const commonCmdline = "console=tty0 console=%s panic=10 oops=panic systemd.gpt_auto=0 systemd.verity=0 loglevel=5"
 
 var serialConsole = map[string]string{"amd64": "ttyS0,115200", "arm64": "ttyAMA0,115200"}
 
@@ -155,7 +155,7 @@ func (b *build) initrd(what string, r root, set initrd.Set) ([]byte, error) {
 }
 
 // reservedWords are kernel parameters that the build sets itself.
-var reservedWords = []string{"roothash", "systemd.gpt_auto", "turnout.mode", "turnout.verify", "turnout.watchdog"}
+var reservedWords = []string{"roothash", "systemd.gpt_auto", "systemd.verity", "turnout.mode", "turnout.verify", "turnout.watchdog"}
 
 // checkCmdline refuses a recipe that sets what the build sets.
 func checkCmdline(r *recipe.Recipe) error {

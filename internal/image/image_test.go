@@ -30,13 +30,13 @@ func testRecipe() *recipe.Recipe {
 
 func TestSlotCmdline(t *testing.T) {
 	got := slotCmdline(testRecipe(), "ab12")
-	want := "console=tty0 console=ttyS0,115200 panic=10 oops=panic systemd.gpt_auto=0 loglevel=5 " +
+	want := "console=tty0 console=ttyS0,115200 panic=10 oops=panic systemd.gpt_auto=0 systemd.verity=0 loglevel=5 " +
 		"mitigations=auto panic=0 ro roothash=ab12 turnout.watchdog=60 turnout.verify=full"
 	if got != want {
 		t.Errorf("slotCmdline = %q; want %q", got, want)
 	}
 	r := &recipe.Recipe{Architecture: "arm64"}
-	if got, want := slotCmdline(r, "00"), "console=tty0 console=ttyAMA0,115200 panic=10 oops=panic systemd.gpt_auto=0 loglevel=5 ro roothash=00"; got != want {
+	if got, want := slotCmdline(r, "00"), "console=tty0 console=ttyAMA0,115200 panic=10 oops=panic systemd.gpt_auto=0 systemd.verity=0 loglevel=5 ro roothash=00"; got != want {
 		t.Errorf("slotCmdline = %q; want %q", got, want)
 	}
 	if got := installerCmdline(r); !strings.HasSuffix(got, " turnout.mode=installer") || strings.Contains(got, "roothash") {

@@ -28,6 +28,13 @@ const (
 //go:embed turnout-nodeagent.service
 var agentUnitText []byte
 
+// tmpUnit gives the read-only root a /tmp that can be written. Services with
+// PrivateTmp= do not start without.
+const tmpUnit = "tmp.mount"
+
+//go:embed tmp.mount
+var tmpUnitText []byte
+
 // Files of a cached root.
 const (
 	rootFile    = "root.squashfs"
@@ -89,7 +96,7 @@ func (b *build) makeRoot(ctx context.Context, dir string) error {
 	st := &stages{reporter: b.Progress}
 	res, err := rootfs.Build(ctx, rootfs.Spec{
 		Packages: b.Lock.Packages, DebPath: b.Store.Path, Recipe: absoluteSources(b.Recipe), ExtraFiles: files,
-		EnableUnits: []string{agentUnit}, SourceDateEpoch: b.Lock.SourceDateEpoch,
+		EnableUnits: []string{agentUnit, tmpUnit}, SourceDateEpoch: b.Lock.SourceDateEpoch,
 		WorkDir: b.work.path("rootfs"), Log: b.Log, Progress: st.update,
 	})
 	st.end()
@@ -150,6 +157,7 @@ func (b *build) rootFiles(kernel manifest.Kernel) ([]rootfs.File, error) {
 	return []rootfs.File{
 		{Path: agentPath, Source: b.Agent, Mode: 0o755},
 		{Path: "/usr/lib/systemd/system/" + agentUnit, Content: agentUnitText},
+		{Path: "/usr/lib/systemd/system/" + tmpUnit, Content: tmpUnitText},
 		{Path: manifest.TrustPath, Content: b.trust},
 		{Path: manifest.ImagePath, Content: append(identity, '\n')},
 	}, nil
