@@ -86,7 +86,7 @@ func (ca *CA) ServerCertificate(names []string, now time.Time) (*tls.Certificate
 	}
 	t := &x509.Certificate{
 		Subject:   pkix.Name{CommonName: api.ServerName},
-		NotBefore: epoch, NotAfter: now.AddDate(1, 0, 0),
+		NotBefore: epoch, NotAfter: now.AddDate(10, 0, 0), // longer than any process lives
 		KeyUsage:    x509.KeyUsageDigitalSignature,
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
 		DNSNames:    []string{api.ServerName},
