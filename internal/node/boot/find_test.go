@@ -94,3 +94,23 @@ func TestParseCmdline(t *testing.T) {
 		}
 	}
 }
+
+func TestBestWatchdog(t *testing.T) {
+	soft, tco := foundWatchdog{"/dev/watchdog0", "Software Watchdog"}, foundWatchdog{"/dev/watchdog1", "iTCO_wdt"}
+	esb, ipmi := foundWatchdog{"/dev/watchdog2", "i6300ESB timer"}, foundWatchdog{"/dev/watchdog3", "IPMI"}
+	tests := []struct {
+		all  []foundWatchdog
+		want foundWatchdog
+	}{
+		{nil, foundWatchdog{}},
+		{[]foundWatchdog{soft}, soft},
+		{[]foundWatchdog{soft, tco}, tco},
+		{[]foundWatchdog{tco, esb}, esb},
+		{[]foundWatchdog{ipmi, esb, tco}, ipmi},
+	}
+	for _, tt := range tests {
+		if got := bestWatchdog(tt.all); got != tt.want {
+			t.Errorf("bestWatchdog(%v) = %v, want %v", tt.all, got, tt.want)
+		}
+	}
+}

@@ -61,20 +61,43 @@ func openWatchdog(timeout time.Duration, modules []string, log Log) *Watchdog {
 	return w
 }
 
-// pickWatchdog prefers a watchdog that is not software.
+// foundWatchdog is a watchdog as sysfs shows it.
+type foundWatchdog struct{ device, identity string }
+
+// pickWatchdog returns the best watchdog, both "" for none.
 func pickWatchdog() (dev, identity string) {
-	found, _ := filepath.Glob("/sys/class/watchdog/watchdog*")
-	for _, p := range found {
+	var all []foundWatchdog
+	paths, _ := filepath.Glob("/sys/class/watchdog/watchdog*")
+	for _, p := range paths {
 		b, _ := os.ReadFile(filepath.Join(p, "identity"))
-		id := strings.TrimSpace(string(b))
-		if dev == "" || !strings.Contains(id, "Software") {
-			dev, identity = "/dev/"+filepath.Base(p), id
+		all = append(all, foundWatchdog{"/dev/" + filepath.Base(p), strings.TrimSpace(string(b))})
+	}
+	w := bestWatchdog(all)
+	return w.device, w.identity
+}
+
+// bestWatchdog prefers devices that somebody put there to be used (the
+// board's management controller, a card) to the chipset's timer, which many
+// boards strap so that it never resets, without a driver being able to tell
+// (QEMU before 8.0 too); and anything to software, which does not survive the
+// kernel it shall watch.
+func bestWatchdog(all []foundWatchdog) foundWatchdog {
+	rank := func(w foundWatchdog) int {
+		switch {
+		case strings.Contains(w.identity, "Software"):
+			return 2
+		case strings.Contains(w.identity, "iTCO"):
+			return 1
 		}
-		if !strings.Contains(id, "Software") {
-			break
+		return 0
+	}
+	var best foundWatchdog
+	for _, w := range all {
+		if best.device == "" || rank(w) < rank(best) {
+			best = w
 		}
 	}
-	return dev, identity
+	return best
 }
 
 // arm sets the time-out; a driver may round it.
