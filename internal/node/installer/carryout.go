@@ -80,7 +80,7 @@ func (i *installer) fill(ctx context.Context, m *abslot.Machine, dsk *disk.Disk,
 	if err := i.leaveServer(ctx); err != nil {
 		return err
 	}
-	if err := m.Lift(ctx, manifest.Short(im.Digest)); err != nil { // that it is wanted here is somebody's word
+	if err := lift(ctx, m, manifest.Short(im.Digest)); err != nil {
 		return err
 	}
 	if st, err = m.Status(ctx); err != nil {
@@ -95,6 +95,17 @@ func (i *installer) fill(ctx context.Context, m *abslot.Machine, dsk *disk.Disk,
 		i.slots[s.Index()].Image, i.slots[s.Index()].Name = im.Digest, im.Label
 	}
 	i.tell(ctx, "slot.armed", "slot %s, %s, generation %d", s, im.Label, gen)
+	return nil
+}
+
+// lift lifts the ban of an image that failed here before: the server does not
+// ask for it again without an operator's word.
+func lift(ctx context.Context, m *abslot.Machine, short string) error {
+	for _, b := range m.Bans(ctx) {
+		if b.Short == short {
+			return m.Lift(ctx, short)
+		}
+	}
 	return nil
 }
 
