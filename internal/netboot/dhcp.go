@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"net/netip"
 	"slices"
 	"time"
@@ -50,15 +49,6 @@ type request struct {
 	subnet   *Subnet    // nil: not one of ours
 	serverID netip.Addr // what we call ourselves in option 54
 	server   netip.Addr // where TFTP and HTTP are reached
-}
-
-// reply is one packet to send, and how.
-type reply struct {
-	msg     *dhcpv4.DHCPv4
-	to      netip.AddrPort
-	from    netip.Addr
-	ifindex int              // 0: routed
-	hw      net.HardwareAddr // the receiver has no address yet and cannot be asked by ARP: send the frame here
 }
 
 // handle answers one packet; nil means silence.
@@ -349,47 +339,6 @@ func (e *engine) fill(m *dhcpv4.DHCPv4, r *request, ans Answer) {
 		e.shapeBoot(m, r, ans, false)
 	}
 	fit(m, r.msg)
-}
-
-// reply starts an answer: fixed fields as RFC 2131 table 3 copies them, the
-// server identifier, and the client's options 61 and 82 byte for byte.
-func (e *engine) reply(r *request, t dhcpv4.MessageType) *dhcpv4.DHCPv4 {
-	m := &dhcpv4.DHCPv4{
-		OpCode: dhcpv4.OpcodeBootReply, HWType: r.msg.HWType, ClientHWAddr: r.msg.ClientHWAddr,
-		TransactionID: r.msg.TransactionID, Flags: r.msg.Flags, GatewayIPAddr: r.msg.GatewayIPAddr,
-		ClientIPAddr: ip4(netip.Addr{}), YourIPAddr: ip4(netip.Addr{}), ServerIPAddr: ip4(netip.Addr{}),
-		Options: dhcpv4.Options{53: {byte(t)}, 54: ip4(r.serverID)},
-	}
-	for _, code := range []uint8{61, 82} {
-		if v, ok := r.msg.Options[code]; ok {
-			m.Options[code] = v
-		}
-	}
-	return m
-}
-
-// UDP ports of the protocol.
-const (
-	serverPort = 67
-	clientPort = 68
-)
-
-// address chooses the way of a reply, RFC 2131 section 4.1: by the relay, to
-// the address the client has, by broadcast if it cannot take anything else,
-// else in a frame to its hardware address.
-func (e *engine) address(m *dhcpv4.DHCPv4, r *request) *reply {
-	p := &reply{msg: m, from: r.server, ifindex: r.ifindex}
-	switch ciaddr := addr4(r.msg.ClientIPAddr); {
-	case r.client.Relay.IsValid():
-		p.to, p.ifindex = netip.AddrPortFrom(r.client.Relay, serverPort), 0
-	case ciaddr.IsValid() && !ciaddr.IsUnspecified():
-		p.to, p.ifindex = netip.AddrPortFrom(ciaddr, clientPort), 0
-	case r.msg.IsBroadcast() || len(m.ClientHWAddr) != 6 || addr4(m.YourIPAddr).IsUnspecified():
-		p.to = netip.AddrPortFrom(broadcastAll, clientPort)
-	default:
-		p.to, p.hw = netip.AddrPortFrom(addr4(m.YourIPAddr), clientPort), m.ClientHWAddr
-	}
-	return p
 }
 
 // tellOffer logs an offer and counts those that nobody takes up.

@@ -14,6 +14,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/turnout-project/turnout/internal/netboot/wiretest"
 )
 
 // exchange sends a raw request and returns the response and its body.
@@ -117,11 +119,11 @@ func TestHTTPRefusals(t *testing.T) {
 	if resp, _ := get(t, s, "PUT", "/"+file, "Content-Length: 5\r\n"); resp.StatusCode != 405 || resp.Header.Get("Allow") != "GET, HEAD" {
 		t.Errorf("PUT: %s, %v", resp.Status, resp.Header)
 	}
-	s.engine.policy = always(Answer{Kind: AnswerRefuse, Reason: "node is quarantined"})
+	swap(s, always(Answer{Kind: AnswerRefuse, Reason: "node is quarantined"}))
 	if resp, b := get(t, s, "GET", "/"+file, ""); resp.StatusCode != 403 || !strings.Contains(string(b), "quarantined") {
 		t.Errorf("refused client: %s %q; want 403 and the reason", resp.Status, b)
 	}
-	s.engine.policy = PolicyFunc(func(context.Context, Client) (Answer, error) { return Answer{}, io.ErrUnexpectedEOF })
+	swap(s, PolicyFunc(func(context.Context, Client) (Answer, error) { return Answer{}, io.ErrUnexpectedEOF }))
 	if resp, _ := get(t, s, "GET", "/"+file, ""); resp.StatusCode != 503 || resp.Header.Get("Retry-After") == "" {
 		t.Errorf("undecided: %s", resp.Status)
 	}
@@ -132,11 +134,13 @@ func TestHTTPRefusals(t *testing.T) {
 func TestHTTPUnknownAddress(t *testing.T) {
 	s, _ := tftpBench(t, body(100))
 	var asked Client
-	s.engine.book = &book{}
-	s.engine.policy = PolicyFunc(func(_ context.Context, c Client) (Answer, error) {
+	s.engine.book.mu.Lock()
+	clear(s.engine.book.m)
+	s.engine.book.mu.Unlock()
+	swap(s, PolicyFunc(func(_ context.Context, c Client) (Answer, error) {
 		asked = c
 		return Answer{Kind: AnswerRefuse, Reason: "unknown"}, nil
-	})
+	}))
 	if resp, _ := get(t, s, "GET", "/"+file, ""); resp.StatusCode != 403 {
 		t.Errorf("%s; want 403", resp.Status)
 	}
@@ -192,12 +196,12 @@ func TestHTTPRealFile(t *testing.T) {
 	s, _ := tftpBench(t, nil)
 	ans := installer(want)
 	ans.Open = func() (io.ReadSeekCloser, error) { return os.Open(path) }
-	s.engine.policy = always(ans)
+	swap(s, always(ans))
 	before := openFiles(t)
 	if _, got := get(t, s, "GET", "/"+file, ""); !bytes.Equal(got, want) {
 		t.Errorf("received %d bytes that differ", len(got))
 	}
-	waitFor(t, "file and connection to be closed", func() bool { return openFiles(t) <= before })
+	wiretest.WaitFor(t, "file and connection to be closed", func() bool { return openFiles(t) <= before })
 	if err := os.Truncate(path, 100); err != nil {
 		t.Fatal(err)
 	}

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/vishvananda/netlink"
+
+	"github.com/turnout-project/turnout/internal/netboot/wiretest"
 )
 
 const ovmfCode = "/usr/share/OVMF/OVMF_CODE_4M.fd"
@@ -18,20 +20,20 @@ const ovmfCode = "/usr/share/OVMF/OVMF_CODE_4M.fd"
 // rack makes a bridge br0 with the server's address, and a tap for QEMU.
 func rack(t *testing.T, taps ...string) {
 	t.Helper()
-	needRoot(t)
+	wiretest.NeedRoot(t)
 	br := &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "br0"}}
 	if err := netlink.LinkAdd(br); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = netlink.LinkDel(br) })
-	link(t, "br0", "10.77.0.1/24")
+	wiretest.Link(t, "br0", "10.77.0.1/24")
 	for _, name := range taps {
 		tap := &netlink.Tuntap{LinkAttrs: netlink.LinkAttrs{Name: name}, Mode: netlink.TUNTAP_MODE_TAP}
 		if err := netlink.LinkAdd(tap); err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { _ = netlink.LinkDel(tap) })
-		if err := netlink.LinkSetMaster(link(t, name), br); err != nil {
+		if err := netlink.LinkSetMaster(wiretest.Link(t, name), br); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -41,9 +43,9 @@ func rack(t *testing.T, taps ...string) {
 // console once it has switched itself off.
 func bootOVMF(t *testing.T, tap, mac string, limit time.Duration, extra ...string) string {
 	t.Helper()
-	needTool(t, "qemu-system-x86_64")
+	wiretest.NeedTool(t, "qemu-system-x86_64")
 	if _, err := os.Stat(ovmfCode); err != nil {
-		missing(t, "needs OVMF: "+err.Error())
+		wiretest.Missing(t, "needs OVMF: "+err.Error())
 	}
 	vars := filepath.Join(t.TempDir(), "vars.fd")
 	b, err := os.ReadFile("/usr/share/OVMF/OVMF_VARS_4M.fd")

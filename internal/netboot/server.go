@@ -226,12 +226,12 @@ func (s *Server) runDHCP(ctx context.Context, k *sockets) error {
 	for range s.Config.Workers {
 		workers.Go(func() { s.dhcpWorker(ctx, jobs) })
 	}
-	g, ctx := errgroup.WithContext(ctx)
+	g, gctx := errgroup.WithContext(ctx)
 	for _, c := range k.dhcp {
-		g.Go(func() error { return s.dhcpLoop(ctx, c, false, jobs) })
+		g.Go(func() error { return s.dhcpLoop(gctx, c, false, jobs) })
 	}
 	for _, c := range k.boot {
-		g.Go(func() error { return s.dhcpLoop(ctx, c, true, jobs) })
+		g.Go(func() error { return s.dhcpLoop(gctx, c, true, jobs) })
 	}
 	err := g.Wait()
 	close(jobs)

@@ -3,120 +3,14 @@ package netboot
 import (
 	"bytes"
 	"crypto/sha256"
-	"encoding/binary"
-	"errors"
 	"fmt"
-	"net"
-	"net/netip"
 	"os"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/turnout-project/turnout/internal/netboot/wiretest"
 )
-
-// tftpBench is a server on loopback whose client at 127.0.0.1 may have body.
-func tftpBench(t *testing.T, body []byte) (*Server, *recorder) {
-	t.Helper()
-	cfg := DefaultConfig()
-	cfg.Mode, cfg.Ports, cfg.Listen = ModeOff, Ports{}, netip.MustParseAddr("127.0.0.1")
-	s := &Server{Config: cfg, Policy: always(installer(body))}
-	rec := start(t, s)
-	s.engine.book.put(netip.MustParseAddr("127.0.0.1"), Client{MAC: mac1, Kind: KindUEFIPXE, Arch: ArchX64, HasArch: true}, time.Now())
-	return s, rec
-}
-
-// tftpClient is a TFTP client that does only what a test says.
-type tftpClient struct {
-	t    *testing.T
-	c    *net.UDPConn
-	to   *net.UDPAddr // port 69, then the transfer's
-	sent int
-	got  int // datagrams
-}
-
-func newTFTPClient(t *testing.T, s *Server) *tftpClient {
-	t.Helper()
-	c, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { c.Close() })
-	return &tftpClient{t: t, c: c, to: &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1), Port: s.Addrs().TFTP}}
-}
-
-func (c *tftpClient) send(b []byte) {
-	c.t.Helper()
-	if _, err := c.c.WriteTo(b, c.to); err != nil {
-		c.t.Fatal(err)
-	}
-	c.sent++
-}
-
-func (c *tftpClient) rrq(fields ...string) {
-	c.t.Helper()
-	c.send(append([]byte{0, opRRQ}, strings.Join(fields, "\x00")+"\x00"...))
-}
-
-func (c *tftpClient) ack(block int) {
-	c.t.Helper()
-	c.send([]byte{0, opACK, byte(block >> 8), byte(block)})
-}
-
-// recv returns the next packet, nil after wait.
-func (c *tftpClient) recv(wait time.Duration) []byte {
-	c.t.Helper()
-	_ = c.c.SetReadDeadline(time.Now().Add(wait))
-	b := make([]byte, 70000)
-	n, from, err := c.c.ReadFromUDP(b)
-	if errors.Is(err, os.ErrDeadlineExceeded) {
-		return nil
-	}
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	c.to = from
-	c.got++
-	return b[:n]
-}
-
-// must returns the next packet, which has to start with prefix.
-func (c *tftpClient) must(prefix string) []byte {
-	c.t.Helper()
-	b := c.recv(10 * time.Second)
-	if !bytes.HasPrefix(b, []byte(prefix)) {
-		c.t.Fatalf("received %.60q; want %q…", b, prefix)
-	}
-	return b
-}
-
-func data(block int) string { return string([]byte{0, opDATA, byte(block >> 8), byte(block)}) }
-
-// fetch loads a whole file, acknowledging each window.
-func (c *tftpClient) fetch(block, window int) []byte {
-	c.t.Helper()
-	var out []byte
-	for n := 1; ; n++ {
-		b := c.must(data(n & 0xffff))
-		out = append(out, b[4:]...)
-		last := len(b)-4 < block
-		if n%window == 0 || last {
-			c.ack(n & 0xffff)
-		}
-		if last {
-			return out
-		}
-	}
-}
-
-func body(n int) []byte {
-	b := make([]byte, n)
-	for i := 0; i+8 <= n; i += 8 {
-		binary.BigEndian.PutUint64(b[i:], uint64(i)*0x9e3779b97f4a7c15)
-	}
-	return b
-}
-
-const file = "b/0123456789ab/installer.efi"
 
 // C28: names, modes and options in every spelling; the bytes are the same.
 func TestTFTPSpellings(t *testing.T) {
@@ -165,7 +59,7 @@ func TestTFTPSpellings(t *testing.T) {
 			t.Errorf("%q: received %d bytes that differ from the %d sent", tc.rrq, len(got), len(want))
 		}
 	}
-	waitFor(t, "all transfers to be counted", func() bool { return s.Stats().TFTPSent.Load() == 24 })
+	wiretest.WaitFor(t, "all transfers to be counted", func() bool { return s.Stats().TFTPSent.Load() == 24 })
 }
 
 // C30 and T5: everything but the one file is refused at once, whatever the
@@ -203,7 +97,7 @@ func TestTFTPRefusals(t *testing.T) {
 
 func TestTFTPServesWhomThePolicyNames(t *testing.T) {
 	s, _ := tftpBench(t, body(100))
-	s.engine.policy = always(Answer{Kind: AnswerRefuse, Reason: "node is quarantined"})
+	swap(s, always(Answer{Kind: AnswerRefuse, Reason: "node is quarantined"}))
 	c := newTFTPClient(t, s)
 	c.rrq(file, "octet")
 	if b := c.must("\x00\x05\x00\x02"); !strings.Contains(string(b), "quarantined") {
@@ -220,7 +114,7 @@ func TestTFTPSizeProbe(t *testing.T) {
 	c.rrq(file, "octet", "tsize", "0", "blksize", "1468")
 	c.must("\x00\x06tsize\x005000\x00blksize\x001400\x00")
 	c.send([]byte("\x00\x05\x00\x08User aborted the transfer\x00"))
-	waitFor(t, "the probe to be counted", func() bool { return s.Stats().TFTPProbes.Load() == 1 })
+	wiretest.WaitFor(t, "the probe to be counted", func() bool { return s.Stats().TFTPProbes.Load() == 1 })
 	if b := c.recv(2500 * time.Millisecond); b != nil { // two timeouts of the server
 		t.Errorf("received %q after the abort; want silence", b)
 	}
@@ -231,7 +125,7 @@ func TestTFTPSizeProbe(t *testing.T) {
 	if got := again.fetch(1400, 1); !bytes.Equal(got, want) {
 		t.Error("the file differs")
 	}
-	waitFor(t, "the transfer to be counted", func() bool { return s.Stats().TFTPSent.Load() == 1 })
+	wiretest.WaitFor(t, "the transfer to be counted", func() bool { return s.Stats().TFTPSent.Load() == 1 })
 	if s.Stats().TFTPFailed.Load() != 0 || rec.count("tftp.failed") != 0 || rec.count("tftp.sent") != 1 {
 		t.Errorf("failed %d; events:\n%s", s.Stats().TFTPFailed.Load(), rec)
 	}
@@ -319,7 +213,7 @@ func TestTFTPWindowLoss(t *testing.T) {
 		c.must(data(n))
 	}
 	c.ack(11)
-	waitFor(t, "the end", func() bool { return s.Stats().TFTPSent.Load() == 1 })
+	wiretest.WaitFor(t, "the end", func() bool { return s.Stats().TFTPSent.Load() == 1 })
 }
 
 // Sizes at the edges of blocks and windows.
@@ -358,8 +252,8 @@ func TestTFTPVanishingClients(t *testing.T) {
 		gone.c.Close() // the next repetition meets a closed port
 	}
 	c.c.Close()
-	waitFor(t, "all transfers to end", func() bool { return s.Stats().TFTPFailed.Load() == 7 })
-	waitFor(t, "their sockets to be closed", func() bool { return openFiles(t) <= before })
+	wiretest.WaitFor(t, "all transfers to end", func() bool { return s.Stats().TFTPFailed.Load() == 7 })
+	wiretest.WaitFor(t, "their sockets to be closed", func() bool { return openFiles(t) <= before })
 	if rec.count("tftp.failed") != 1 {
 		t.Errorf("events:\n%s\nwant one, the rest is repetition", rec)
 	}
@@ -380,7 +274,7 @@ func TestTFTPReadError(t *testing.T) {
 	s, rec := tftpBench(t, nil)
 	ans := installer(body(2000))
 	ans.Size = 9000 // the file is shorter than promised
-	s.engine.policy = always(ans)
+	swap(s, always(ans))
 	c := newTFTPClient(t, s)
 	c.rrq(file, "octet")
 	for n := 1; n <= 3; n++ {
@@ -390,7 +284,7 @@ func TestTFTPReadError(t *testing.T) {
 	if b := c.must("\x00\x05\x00\x00"); string(b[4:]) != "the server cannot read the file\x00" {
 		t.Errorf("error text %q", b[4:])
 	}
-	waitFor(t, "the failure", func() bool { return rec.count("tftp.failed") == 1 })
+	wiretest.WaitFor(t, "the failure", func() bool { return rec.count("tftp.failed") == 1 })
 	if !strings.Contains(rec.String(), "7000 bytes shorter than announced") {
 		t.Errorf("events:\n%s", rec)
 	}
@@ -404,8 +298,8 @@ func TestBootLoopIsNoticed(t *testing.T) {
 		c.rrq(file, "octet")
 		c.fetch(512, 1)
 	}
-	waitFor(t, "four transfers", func() bool { return s.Stats().TFTPSent.Load() == 4 })
-	waitFor(t, "the remark", func() bool { return rec.count("boot.loop") == 1 })
+	wiretest.WaitFor(t, "four transfers", func() bool { return s.Stats().TFTPSent.Load() == 4 })
+	wiretest.WaitFor(t, "the remark", func() bool { return rec.count("boot.loop") == 1 })
 }
 
 func FuzzParseRRQ(f *testing.F) {

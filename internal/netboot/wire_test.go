@@ -3,6 +3,7 @@ package netboot
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -13,18 +14,20 @@ import (
 	"time"
 
 	"github.com/vishvananda/netlink"
+
+	"github.com/turnout-project/turnout/internal/netboot/wiretest"
 )
 
 // udhcpc asks once for an address in h and returns what it was told, in its
 // own words (ip=…, router=…, siaddr=…, boot_file=…, opt224=…).
-func (h *host) udhcpc(args ...string) map[string]string {
-	h.t.Helper()
-	needTool(h.t, "udhcpc")
-	script := filepath.Join(h.t.TempDir(), "script")
+func udhcpc(t *testing.T, h *wiretest.Host, args ...string) map[string]string {
+	t.Helper()
+	wiretest.NeedTool(t, "udhcpc")
+	script := filepath.Join(t.TempDir(), "script")
 	if err := os.WriteFile(script, []byte("#!/bin/sh\n[ \"$1\" = bound ] && env\nexit 0\n"), 0o700); err != nil {
-		h.t.Fatal(err)
+		t.Fatal(err)
 	}
-	out := h.run(append([]string{"udhcpc", "-i", "eth0", "-f", "-q", "-n", "-t", "5", "-T", "2", "-s", script}, args...)...)
+	out := h.Run(append([]string{"udhcpc", "-i", "eth0", "-f", "-q", "-n", "-t", "5", "-T", "2", "-s", script}, args...)...)
 	vars := map[string]string{}
 	for line := range strings.Lines(out) {
 		if k, v, ok := strings.Cut(strings.TrimSpace(line), "="); ok {
@@ -35,92 +38,92 @@ func (h *host) udhcpc(args ...string) map[string]string {
 }
 
 // dnsmasq runs a real other server, or relay, in h until the test ends.
-func (h *host) dnsmasq(args ...string) {
-	h.t.Helper()
-	needTool(h.t, "dnsmasq")
-	dir := h.t.TempDir()
-	cmd := h.command(append([]string{"dnsmasq", "--keep-in-foreground", "--conf-file=/dev/null", "--port=0", "--user=root", "--log-dhcp", "--log-facility=-",
+func dnsmasq(t *testing.T, h *wiretest.Host, args ...string) {
+	t.Helper()
+	wiretest.NeedTool(t, "dnsmasq")
+	dir := t.TempDir()
+	cmd := h.Command(append([]string{"dnsmasq", "--keep-in-foreground", "--conf-file=/dev/null", "--port=0", "--user=root", "--log-dhcp", "--log-facility=-",
 		"--pid-file=" + filepath.Join(dir, "pid"), "--dhcp-leasefile=" + filepath.Join(dir, "leases")}, args...)...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	log := &lockedBuffer{}
 	cmd.Stderr, cmd.Stdout = log, log
 	if err := cmd.Start(); err != nil {
-		h.t.Fatal(err)
+		t.Fatal(err)
 	}
-	h.t.Cleanup(func() {
+	t.Cleanup(func() {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
-		if h.t.Failed() {
-			h.t.Logf("dnsmasq:\n%s", log)
+		if t.Failed() {
+			t.Logf("dnsmasq:\n%s", log)
 		}
 	})
-	waitFor(h.t, "dnsmasq to listen", func() bool { return strings.Contains(h.run("ss", "-ulnH", "sport = :67"), ":67") })
+	wiretest.WaitFor(t, "dnsmasq to listen", func() bool { return strings.Contains(h.Run("ss", "-ulnH", "sport = :67"), ":67") })
 }
 
 // A plain client on the wire, with the flag for broadcast replies and without.
 func TestUdhcpc(t *testing.T) {
-	h := newHost(t, "h1")
-	link(t, "h1", "10.77.0.1/24")
+	h := wiretest.NewHost(t, "h1")
+	wiretest.Link(t, "h1", "10.77.0.1/24")
 	start(t, &Server{Config: rackConfig(), Policy: always(blob)})
-	first := h.udhcpc("-O", "224")
+	first := udhcpc(t, h, "-O", "224")
 	if first["ip"] == "" || first["router"] != "10.77.0.1" || first["subnet"] != "255.255.255.0" || first["lease"] != "86400" || first["serverid"] != "10.77.0.1" {
 		t.Errorf("udhcpc: %v", first)
 	}
-	if second := h.udhcpc("-B"); second["ip"] != first["ip"] {
+	if second := udhcpc(t, h, "-B"); second["ip"] != first["ip"] {
 		t.Errorf("with broadcast flag: %q; want %q again", second["ip"], first["ip"])
 	}
-	h.run("ip", "addr", "add", first["ip"]+"/24", "dev", "eth0") // it renews by unicast
-	if again := h.udhcpc("-r", first["ip"]); again["ip"] != first["ip"] {
+	h.Run("ip", "addr", "add", first["ip"]+"/24", "dev", "eth0") // it renews by unicast
+	if again := udhcpc(t, h, "-r", first["ip"]); again["ip"] != first["ip"] {
 		t.Errorf("asked for %q, got %q", first["ip"], again["ip"])
 	}
 }
 
 // C08: a real relay between client and server.
 func TestRealRelay(t *testing.T) {
-	client, relay := newHost(t, "c1"), newHost(t, "r1")
-	link(t, "r1", "192.0.2.1/24")
+	client, relay := wiretest.NewHost(t, "c1"), wiretest.NewHost(t, "r1")
+	wiretest.Link(t, "r1", "192.0.2.1/24")
 	wireThrough(t, client, relay)
-	relay.run("ip", "addr", "add", "192.0.2.2/24", "dev", "eth0")
-	relay.run("ip", "addr", "add", "10.77.0.254/24", "dev", "down0")
-	relay.run("sysctl", "-qw", "net.ipv4.ip_forward=1")
+	relay.Run("ip", "addr", "add", "192.0.2.2/24", "dev", "eth0")
+	relay.Run("ip", "addr", "add", "10.77.0.254/24", "dev", "down0")
+	relay.Run("sysctl", "-qw", "net.ipv4.ip_forward=1")
 	route(t, "10.77.0.0/24", "192.0.2.2")
-	relay.dnsmasq("--dhcp-relay=10.77.0.254,192.0.2.1")
+	dnsmasq(t, relay, "--dhcp-relay=10.77.0.254,192.0.2.1")
 	cfg := rackConfig()
 	cfg.Subnets[0].Router = netip.MustParseAddr("10.77.0.254")
 	s := &Server{Config: cfg, Policy: always(installer(body(3000)))}
 	start(t, s)
 	for _, flags := range [][]string{{}, {"-B"}} {
-		got := client.udhcpc(append(flags, "-V", "PXEClient:Arch:00007:UNDI:003016", "-x", "0x5d:0007", "-O", "66", "-O", "67")...)
+		got := udhcpc(t, client, append(flags, "-V", "PXEClient:Arch:00007:UNDI:003016", "-x", "0x5d:0007", "-O", "66", "-O", "67")...)
 		if got["ip"] == "" || got["router"] != "10.77.0.254" || got["siaddr"] != "192.0.2.1" || got["boot_file"] != blob.File {
 			t.Errorf("%v: %v", flags, got)
 		}
 	}
 	// The very file, over TFTP and HTTP, from the address just leased.
 	ip := s.LeaseTable()[0].IP.String()
-	client.run("ip", "addr", "add", ip+"/24", "dev", "eth0")
-	client.run("ip", "route", "add", "default", "via", "10.77.0.254")
-	needTool(t, "busybox")
-	if out := client.run("busybox", "tftp", "-g", "-b", "1024", "-r", blob.File, "-l", "/proc/self/fd/1", "192.0.2.1"); len(out) != 3000 {
+	client.Run("ip", "addr", "add", ip+"/24", "dev", "eth0")
+	client.Run("ip", "route", "add", "default", "via", "10.77.0.254")
+	wiretest.NeedTool(t, "busybox")
+	if out := client.Run("busybox", "tftp", "-g", "-b", "1024", "-r", blob.File, "-l", "/proc/self/fd/1", "192.0.2.1"); len(out) != 3000 {
 		t.Errorf("busybox tftp: %d bytes: %.100q", len(out), out)
 	}
-	if out := client.run("busybox", "wget", "-q", "-O", "-", "http://192.0.2.1:8080/"+blob.File); len(out) != 3000 {
+	if out := client.Run("busybox", "wget", "-q", "-O", "-", "http://192.0.2.1:8080/"+blob.File); len(out) != 3000 {
 		t.Errorf("busybox wget: %d bytes: %.100q", len(out), out)
 	}
 }
 
 // wireThrough moves the server's end of a client's cable to another host, as
 // its interface down0.
-func wireThrough(t *testing.T, client, to *host) {
+func wireThrough(t *testing.T, client, to *wiretest.Host) {
 	t.Helper()
-	l, err := netlink.LinkByName(client.name)
+	l, err := netlink.LinkByName(client.Name)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := netlink.LinkSetNsPid(l, to.pid); err != nil {
+	if err := netlink.LinkSetNsPid(l, to.PID); err != nil {
 		t.Fatal(err)
 	}
-	to.run("ip", "link", "set", client.name, "name", "down0")
-	to.run("ip", "link", "set", "down0", "up")
+	to.Run("ip", "link", "set", client.Name, "name", "down0")
+	to.Run("ip", "link", "set", "down0", "up")
 }
 
 func route(t *testing.T, prefix, via string) {
@@ -132,14 +135,14 @@ func route(t *testing.T, prefix, via string) {
 }
 
 // bridge joins the server's ends of the hosts' cables into one network.
-func bridge(t *testing.T, hosts ...*host) {
+func bridge(t *testing.T, hosts ...*wiretest.Host) {
 	t.Helper()
 	br, err := netlink.LinkByName("br0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, h := range hosts {
-		if err := netlink.LinkSetMaster(link(t, h.name), br); err != nil {
+		if err := netlink.LinkSetMaster(wiretest.Link(t, h.Name), br); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -152,10 +155,10 @@ func TestOVMFBootsBesideDnsmasq(t *testing.T) {
 	for _, profile := range []Profile{ProfileAuto, ProfileBootServer} {
 		t.Run(string(profile), func(t *testing.T) {
 			rack(t, "tap0")
-			other := newHost(t, "o1")
+			other := wiretest.NewHost(t, "o1")
 			bridge(t, other)
-			other.run("ip", "addr", "add", "10.77.0.5/24", "dev", "eth0")
-			other.dnsmasq("--interface=eth0", "--dhcp-range=10.77.0.200,10.77.0.220", "--dhcp-authoritative")
+			other.Run("ip", "addr", "add", "10.77.0.5/24", "dev", "eth0")
+			dnsmasq(t, other, "--interface=eth0", "--dhcp-range=10.77.0.200,10.77.0.220", "--dhcp-authoritative")
 			cfg := rackConfig()
 			cfg.Mode, cfg.Subnets = ModeProxy, nil
 			ans := installer(efiProgram(text, 1<<20))
@@ -175,9 +178,9 @@ func TestOVMFBootsBesideDnsmasq(t *testing.T) {
 				t.Error("a proxy leased an address")
 			}
 			// The other server's clients are its own business.
-			c := newHost(t, "c1")
+			c := wiretest.NewHost(t, "c1")
 			bridge(t, c)
-			if got := c.udhcpc(); got["serverid"] != "10.77.0.5" || got["boot_file"] != "" {
+			if got := udhcpc(t, c); got["serverid"] != "10.77.0.5" || got["boot_file"] != "" {
 				t.Errorf("udhcpc beside a proxy: %v", got)
 			}
 		})
@@ -186,27 +189,27 @@ func TestOVMFBootsBesideDnsmasq(t *testing.T) {
 
 // C11: a flood of broken packets, then a good one, answered within a second.
 func TestFloodOfBrokenPackets(t *testing.T) {
-	h := newHost(t, "h1")
-	link(t, "h1", "10.77.0.1/24")
-	s := &Server{Config: rackConfig(), Policy: always(blob)}
+	h := wiretest.NewHost(t, "h1")
+	wiretest.Link(t, "h1", "10.77.0.1/24")
+	s := &Server{Config: rackConfig(), Policy: always(blob), Log: slog.New(slog.NewTextHandler(testWriter{t}, nil))}
 	start(t, s)
 	ps := packets(t)
 	bad := [][]byte{ps["P07"], ps["P09"], ps["P02"][:239], ps["P02"][:1], {}}
-	h.run("ip", "addr", "add", "10.77.0.9/24", "dev", "eth0")
+	h.Run("ip", "addr", "add", "10.77.0.9/24", "dev", "eth0")
 	floodFrom(t, h, bad, 10_000)
-	waitFor(t, "the flood to be counted", func() bool {
+	wiretest.WaitFor(t, "the flood to be counted", func() bool {
 		st := s.Stats()
 		return st.Malformed.Load()+st.Ignored.Load()+st.Overflow.Load() > 0
 	})
 	begun := time.Now()
-	if got := h.udhcpc(); got["ip"] == "" {
+	if got := udhcpc(t, h); got["ip"] == "" {
 		t.Errorf("after the flood: %v", got)
 	}
 	t.Logf("answered %s after the flood", time.Since(begun).Round(time.Millisecond))
 }
 
 // floodFrom sends n packets from h to the server.
-func floodFrom(t *testing.T, h *host, ps [][]byte, n int) {
+func floodFrom(t *testing.T, h *wiretest.Host, ps [][]byte, n int) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "flood")
 	for i, p := range ps {
@@ -218,14 +221,14 @@ func floodFrom(t *testing.T, h *host, ps [][]byte, n int) {
 s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.bind(("", 68))
 ps = [open(%q + str(i), "rb").read() for i in range(%d)]
 for i in range(%d): s.sendto(ps[i %% len(ps)], ("10.77.0.1", 67))`, file, len(ps), n)
-	needTool(t, "python3")
-	h.run("python3", "-c", script)
+	wiretest.NeedTool(t, "python3")
+	h.Run("python3", "-c", script)
 }
 
 // A second server on the host is a clear error at start, not a silent sharing
 // of packets (D35).
 func TestSecondServerIsRefused(t *testing.T) {
-	needRoot(t)
+	wiretest.NeedRoot(t)
 	start(t, &Server{Config: rackConfig(), Policy: always(blob)})
 	err := (&Server{Config: rackConfig(), Policy: always(blob)}).Serve(t.Context())
 	if err == nil || !strings.Contains(err.Error(), "another server on this host uses it") {
@@ -236,9 +239,9 @@ func TestSecondServerIsRefused(t *testing.T) {
 // D36: two networks: each client is answered on its own, from the address
 // there.
 func TestTwoNetworks(t *testing.T) {
-	a, b := newHost(t, "h1"), newHost(t, "h2")
-	link(t, "h1", "10.77.0.1/24")
-	link(t, "h2", "10.78.0.1/24")
+	a, b := wiretest.NewHost(t, "h1"), wiretest.NewHost(t, "h2")
+	wiretest.Link(t, "h1", "10.77.0.1/24")
+	wiretest.Link(t, "h2", "10.78.0.1/24")
 	cfg := rackConfig()
 	cfg.Subnets = append(cfg.Subnets, Subnet{Prefix: netip.MustParsePrefix("10.78.0.0/24"),
 		Pools: []Range{{netip.MustParseAddr("10.78.0.10"), netip.MustParseAddr("10.78.0.20")}}})
@@ -246,10 +249,10 @@ func TestTwoNetworks(t *testing.T) {
 		cfg.Interfaces = names
 		t.Run(fmt.Sprint(names), func(t *testing.T) {
 			start(t, &Server{Config: cfg, Policy: always(blob)})
-			for h, server := range map[*host]string{a: "10.77.0.1", b: "10.78.0.1"} {
+			for h, server := range map[*wiretest.Host]string{a: "10.77.0.1", b: "10.78.0.1"} {
 				for _, flag := range []string{"-q", "-B"} {
-					if got := h.udhcpc(flag); got["serverid"] != server || !strings.HasPrefix(got["ip"], server[:6]) {
-						t.Errorf("%s: %v; want an address from %s", h.name, got, server)
+					if got := udhcpc(t, h, flag); got["serverid"] != server || !strings.HasPrefix(got["ip"], server[:6]) {
+						t.Errorf("%s: %v; want an address from %s", h.Name, got, server)
 					}
 				}
 			}
