@@ -71,8 +71,9 @@ func (m *machine) bootSlot(ctx context.Context) error {
 		return err
 	}
 	m.measure(ctx, "leave-initrd")
+	m.log("starting the system")
 	m.quiet()
-	return switchRoot(m.cmdline.Init, m.watchdog, m.log)
+	return switchRoot(m.cmdline.Init, m.watchdog)
 }
 
 // evidence starts the boot record with what does not depend on a disk.

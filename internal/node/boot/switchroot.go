@@ -17,7 +17,7 @@ const sysroot = "/sysroot"
 
 // switchRoot makes sysroot the root, frees the initrd's memory and becomes
 // init. It returns only on failure.
-func switchRoot(init string, w *Watchdog, log Log) error {
+func switchRoot(init string, w *Watchdog) error {
 	if init == "" {
 		init = "/sbin/init"
 	}
@@ -42,7 +42,6 @@ func switchRoot(init string, w *Watchdog, log Log) error {
 	if err := os.Chdir("/"); err != nil {
 		return err
 	}
-	log("starting %s", init)
 	w.feed()
 	err := syscall.Exec(init, []string{init}, []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "TERM=linux"})
 	return fmt.Errorf("starting %s: %w", init, err)
