@@ -34,18 +34,23 @@ func newEventsCommand(g *globals) *cobra.Command {
 	f.BoolVarP(&follow, "follow", "f", false, "go on as things happen; a server that restarts is waited for")
 	f.StringVar(&q.Node, "node", "", "only of this node")
 	f.StringVar(&q.Kind, "kind", "", `only kinds that start so, such as "rollout."`)
-	f.IntVar(&q.Limit, "last", 50, "how many of the newest lines")
+	f.IntVar(&q.Limit, "last", 50, "how many of the newest lines; 0 with --follow: only what is new")
 	must(cmd.RegisterFlagCompletionFunc("node", g.completeNodes))
 	return cmd
 }
 
 func runEvents(cmd *cobra.Command, g *globals, c *api.Client, q api.EventQuery, follow bool) error {
 	q.Last = true
+	none := q.Limit == 0 // but where the history ends must be known
+	q.Limit = max(q.Limit, 1)
 	ev, err := c.Events(cmd.Context(), q)
 	if err != nil {
 		return err
 	}
-	if err := g.printEvents(cmd.OutOrStdout(), ev); err != nil || !follow {
+	if !none {
+		err = g.printEvents(cmd.OutOrStdout(), ev)
+	}
+	if err != nil || !follow {
 		return err
 	}
 	q.Last, q.Limit, q.Wait = false, 0, 30*time.Second
