@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/insomniacslk/dhcp/dhcpv4"
-
 )
 
 const (
