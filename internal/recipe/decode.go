@@ -34,7 +34,7 @@ func (d *decoder) value(n *yaml.Node, v reflect.Value, field string) *Error {
 	case reflect.Slice:
 		return d.list(n, v, field)
 	case reflect.Map:
-		return d.stringMap(n, v, field)
+		return d.mapping(n, v, field)
 	case reflect.Struct:
 		return d.object(n, v, field)
 	}
@@ -93,21 +93,21 @@ func (d *decoder) list(n *yaml.Node, v reflect.Value, field string) *Error {
 	return nil
 }
 
-func (d *decoder) stringMap(n *yaml.Node, v reflect.Value, field string) *Error {
+func (d *decoder) mapping(n *yaml.Node, v reflect.Value, field string) *Error {
 	if n.Kind != yaml.MappingNode {
 		return d.place(n).errorf("write \"key: value\" lines", "%s: want keys with values, got %s", field, describe(n))
 	}
-	m := make(map[string]string, len(n.Content)/2)
+	m := reflect.MakeMapWithSize(v.Type(), len(n.Content)/2)
 	for i := 0; i < len(n.Content); i += 2 {
-		var s string
+		value := reflect.New(v.Type().Elem()).Elem()
 		key := n.Content[i].Value
-		if err := d.scalar(n.Content[i+1], reflect.ValueOf(&s).Elem(), field+"."+key); err != nil {
+		if err := d.scalar(n.Content[i+1], value, field+"."+key); err != nil {
 			return err
 		}
-		m[key] = s
+		m.SetMapIndex(reflect.ValueOf(key), value)
 		d.places[field+"."+key] = d.place(n.Content[i])
 	}
-	v.Set(reflect.ValueOf(m))
+	v.Set(m)
 	return nil
 }
 

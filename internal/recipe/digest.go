@@ -60,8 +60,16 @@ func (r *Recipe) digest() error {
 		Base           Base
 		Kernel, Pinned string
 		Packages       []string
-	}{r.Architecture, base, r.Kernel.Package, r.Kernel.Version, r.Packages})
+		Driver         Driver   `json:",omitzero"`
+		Firmware       []string `json:",omitempty"`
+	}{r.Architecture, base, r.Kernel.Package, r.Kernel.Version, r.Packages, r.Driver.request(), r.Firmware.Packages})
 	return err
+}
+
+// request is what of d is asked of the archive.
+func (d Driver) request() Driver {
+	d.Modules, d.Accept = nil, nil
+	return d
 }
 
 func digestOf(kind string, v any) (string, error) {

@@ -137,13 +137,14 @@ func cutItem(list *yaml.Node, name string) bool {
 // identity returns what a list item is about: two items of a list with the
 // same identity cannot both hold. "" means the item stands for itself alone.
 func identity(field string, n *yaml.Node) string {
-	key := map[string]string{"files": "path", "users": "name", "health.checks": "name"}[field]
+	key := map[string]string{"files": "path", "users": "name", "health.checks": "name", "driver.accept": "rule",
+		"firmware.require": "component", "gpu.mig.layouts": "name", "gpu.sharing.resources": "name", "egress.allow": "name"}[field]
 	switch {
 	case key != "" && n.Kind == yaml.MappingNode:
 		if v := lookup(n, key); v != nil && v.Kind == yaml.ScalarNode {
 			return v.Value
 		}
-	case n.Kind == yaml.ScalarNode && field == "packages":
+	case n.Kind == yaml.ScalarNode && (field == "packages" || field == "firmware.packages"):
 		name, _, _ := strings.Cut(n.Value, "=")
 		return name
 	case n.Kind == yaml.ScalarNode:

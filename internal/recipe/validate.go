@@ -37,6 +37,8 @@ func (r *Recipe) defaults() {
 		fill(&r.Users[i].Shell, "/usr/sbin/nologin")
 		fill(&r.Users[i].Home, "/nonexistent")
 	}
+	r.driverDefaults()
+	r.gpuDefaults()
 }
 
 // rule is a pattern and what it says in words.
@@ -105,6 +107,7 @@ func (r *Recipe) validate() error {
 	for _, part := range []func() error{
 		r.validateNames, r.validateBase, r.validateKernel, r.validatePackages, r.validateFiles,
 		r.validateServices, r.validateSystem, r.validateUsers, r.validateBoot, r.validateHealth,
+		r.validateDriver, r.validateFirmware, r.validateGPU, r.validateEgress,
 	} {
 		if err := part(); err != nil {
 			return err
@@ -218,26 +221,33 @@ var updaters = []string{"unattended-upgrades", "packagekit", "fwupd", "snapd", "
 func (r *Recipe) validatePackages() error {
 	seen := map[string]bool{}
 	for i, p := range r.Packages {
-		field := fmt.Sprintf("packages[%d]", i)
-		name, version, pinned := strings.Cut(p, "=")
-		if err := r.match(field, name, packageRule); err != nil {
+		if err := r.validatePackage(fmt.Sprintf("packages[%d]", i), p, seen); err != nil {
 			return err
 		}
-		if pinned {
-			if err := r.match(field, version, pinRule); err != nil {
-				return err
-			}
-		}
-		switch {
-		case strings.HasPrefix(name, "linux-image-"):
-			return r.Errorf(field, "an image has one kernel; take the package out of the list", "two kernels: %s beside kernel.package %s", name, r.Kernel.Package)
-		case oneOf(name, updaters...):
-			return r.Errorf(field, "images change by rollout only; take the package out of the list", "package %s changes a running system", name)
-		case seen[name]:
-			return r.Errorf(field, "", "package %s is listed twice", name)
-		}
-		seen[name] = true
 	}
+	return nil
+}
+
+// validatePackage judges one package of a list; seen has the names so far.
+func (r *Recipe) validatePackage(field, p string, seen map[string]bool) error {
+	name, version, pinned := strings.Cut(p, "=")
+	if err := r.match(field, name, packageRule); err != nil {
+		return err
+	}
+	if pinned {
+		if err := r.match(field, version, pinRule); err != nil {
+			return err
+		}
+	}
+	switch {
+	case strings.HasPrefix(name, "linux-image-"):
+		return r.Errorf(field, "an image has one kernel; take the package out of the list", "two kernels: %s beside kernel.package %s", name, r.Kernel.Package)
+	case oneOf(name, updaters...):
+		return r.Errorf(field, "images change by rollout only; take the package out of the list", "package %s changes a running system", name)
+	case seen[name]:
+		return r.Errorf(field, "", "package %s is listed twice", name)
+	}
+	seen[name] = true
 	return nil
 }
 
