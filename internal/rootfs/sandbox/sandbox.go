@@ -68,8 +68,26 @@ func Open(root string, o Options) (*Sandbox, error) {
 // thread owns the namespaces. It never unlocks its thread, so that the thread
 // ends with the goroutine and the mounts with the thread.
 func (s *Sandbox) thread(o Options, ready chan<- error) {
-	defer close(s.done)
 	runtime.LockOSThread()
+	if unix.Gettid() == unix.Getpid() {
+		// The main thread cannot end before the process does. While this
+		// goroutine holds it, another one is sure to get another thread.
+		held := make(chan struct{})
+		go func() {
+			runtime.LockOSThread()
+			close(held)
+			s.serve(o, ready)
+		}()
+		<-held
+		runtime.UnlockOSThread()
+		return
+	}
+	s.serve(o, ready)
+}
+
+// serve runs jobs on this thread, inside the sandbox, until there are no more.
+func (s *Sandbox) serve(o Options, ready chan<- error) {
+	defer close(s.done)
 	err := s.enter(o)
 	ready <- err
 	if err == nil {

@@ -230,6 +230,25 @@ func TestKilled(t *testing.T) {
 	}
 }
 
+// TestManyThreads opens sandboxes from every kind of thread. One that took the
+// main thread would leave the whole process inside.
+func TestManyThreads(t *testing.T) {
+	root := newTree(t)
+	for range 50 {
+		s, err := Open(root, Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		mounts, err := os.ReadFile("/proc/self/mountinfo") // that of the main thread
+		if err != nil || bytes.Contains(mounts, []byte(root)) {
+			t.Errorf("the main thread is inside (%v)", err)
+		}
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 func TestOpenErrors(t *testing.T) {
 	root := newTree(t)
 	outside := t.TempDir()
