@@ -41,10 +41,10 @@ func serveImage(t *testing.T, b *built, cutAfter int) (*api.NodeClient, func() [
 	var mu sync.Mutex
 	var ranges []string
 	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		switch rest := strings.TrimPrefix(r.URL.Path, api.PathImages+b.digest+"/"); {
-		case rest == "manifest":
+		switch rest := strings.TrimPrefix(r.URL.Path, api.PathImages+b.digest+"/"); rest {
+		case "manifest":
 			_, _ = w.Write(b.oci)
-		case rest == "signature":
+		case "signature":
 			_, _ = w.Write(b.sig)
 		default:
 			blob := strings.TrimPrefix(rest, "blobs/")
