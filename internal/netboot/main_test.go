@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"net/netip"
+	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -16,7 +17,12 @@ import (
 	"github.com/turnout-project/turnout/internal/netboot/wiretest"
 )
 
-func TestMain(m *testing.M) { wiretest.Main(m) }
+func TestMain(m *testing.M) {
+	if path := os.Getenv(envBenchFile); path != "" {
+		benchServer(path)
+	}
+	wiretest.Main(m)
+}
 
 // recorder collects events.
 type recorder struct {

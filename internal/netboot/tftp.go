@@ -21,9 +21,9 @@ type tftpServer struct {
 	wg     sync.WaitGroup
 }
 
-// perClientTransfers bounds what one address may have open: firmware needs
-// two (a probe that is just ending and the file).
-const perClientTransfers = 8
+// perClient bounds what one address may have open. Firmware needs two (a
+// probe that is just ending and the file); a rack behind NAT needs many.
+func (s *tftpServer) perClient() int { return max(8, s.engine.cfg.Transfers/4) }
 
 // serve reads requests until ctx ends, then breaks off what still runs.
 func (s *tftpServer) serve(ctx context.Context) error {
@@ -56,7 +56,7 @@ func (s *tftpServer) request(ctx context.Context, b []byte, src netip.AddrPort, 
 	if s.active[src] {
 		return
 	}
-	if len(s.active) >= s.engine.cfg.Transfers || s.perIP[src.Addr()] >= perClientTransfers {
+	if len(s.active) >= s.engine.cfg.Transfers || s.perIP[src.Addr()] >= s.perClient() {
 		s.engine.stats.TFTPRefused.Add(1)
 		s.engine.log.Warn("tftp: too many transfers, request dropped", "client", src, "running", len(s.active))
 		return // no error packet: the client repeats its request after its timeout

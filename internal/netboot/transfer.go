@@ -1,7 +1,6 @@
 package netboot
 
 import (
-	"bufio"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -24,43 +23,48 @@ const (
 // errClientAbort is the end of a transfer by an ERROR packet of the client.
 var errClientAbort = errors.New("client ended the transfer")
 
-// transfer carries one file to one client. The library makes the packets
-// (reading, block numbers and their roll-over to 0); transfer is the network
-// below it: the library thinks that it speaks to a client that acknowledges
-// each packet and never loses one. What the library lacks is done here:
-// windows (RFC 7440), the timeout option, a fixed source address, repeating
-// by timer only, and errors that are not shown to the client.
+// transfer carries one file to one client. The library reads the file and
+// keeps the order of events; transfer is the network below it. The library
+// works in lock step and wakes another goroutine for each packet, so it is
+// asked for blocks as large as UDP can carry, and transfer cuts them into the
+// client's: block numbers that wrap to 0, windows (RFC 7440), the timeout
+// option, a fixed source address, repeating by timer only, errors that tell
+// nothing of the host.
 //
-// The library gets exactly one packet for each one it sends, and its own
-// timeout is out of reach; so its single-port mode never sees a packet for a
-// transfer that has ended, which would panic.
+// The library gets exactly one acknowledgement for each packet it makes, and
+// its own timeout is out of reach; so its single-port mode never sees a
+// packet for a transfer that has ended, which would panic.
 type transfer struct {
 	conn    *net.UDPConn // connected: packets of strangers never arrive
 	rq      readRequest
-	block   int
-	windowN int
+	block   int // client's block size, bytes
+	windowN int // client's window, blocks
+	chunk   int // library's block size: whole windows
 	timeout time.Duration
 	size    int64
 	file    io.ReadSeekCloser
 	stats   *Stats
-
-	started bool // the library has the request
-	wrote   chan struct{}
-	closing chan struct{}
-	window  [][]byte // sent, not acknowledged; reused buffers
-	inUse   int
-	oack    []byte // not nil: the option acknowledgement awaits ACK 0
-	resent  bool   // the window was repeated for a repeated ACK already
 	end     time.Time
-	err     error // why the transfer ended early
-	sent    int64
-	reply   [4]byte
+
+	started bool          // the library has its request
+	wrote   chan struct{} // the library has made a packet
+	closing chan struct{}
+	packet  []byte // that packet; the library's own until it gets its ACK
+
+	buf      []byte // headroom of one header, then what is not acknowledged
+	next     uint16 // number of the first block in buf
+	scratch  [64]byte
+	deadline time.Time
+	sent     int64 // acknowledged by the client
+	err      error // why the transfer ended early
 }
+
+const headerLen = 4 // opcode and block number before each block
 
 func newTransfer(conn *net.UDPConn, rq readRequest, f io.ReadSeekCloser, size int64, cfg Config, st *Stats) *transfer {
 	t := &transfer{
 		conn: conn, rq: rq, file: f, size: size, stats: st,
-		block: defaultBlock, windowN: 1, timeout: tftpTimeout,
+		block: defaultBlock, windowN: 1, timeout: tftpTimeout, next: 1,
 		wrote: make(chan struct{}, 1), closing: make(chan struct{}),
 		end: time.Now().Add(tftpMaxDuration),
 	}
@@ -68,12 +72,14 @@ func newTransfer(conn *net.UDPConn, rq readRequest, f io.ReadSeekCloser, size in
 		t.block = min(rq.block, max(cfg.BlockSize, defaultBlock))
 	}
 	if rq.window != 0 {
-		t.windowN = min(rq.window, cfg.WindowSize)
+		t.windowN = max(1, min(rq.window, cfg.WindowSize, maxBlock/t.block))
 	}
 	if rq.timeout != 0 {
 		t.timeout = time.Duration(rq.timeout) * time.Second
 	}
-	t.window = make([][]byte, t.windowN)
+	run := t.block * t.windowN
+	t.chunk = maxBlock / run * run
+	t.buf = make([]byte, headerLen, headerLen+t.chunk+run)
 	return t
 }
 
@@ -86,7 +92,7 @@ func (t *transfer) run() (int64, error) {
 	srv = tftp.NewServer(func(_ string, rf io.ReaderFrom) error {
 		defer srv.Shutdown() // single-port: does not wait
 		rf.(tftp.OutgoingTransfer).SetSize(t.size)
-		_, err := rf.ReadFrom(bufio.NewReaderSize(&exactReader{t.file, t.size}, 1<<16))
+		_, err := rf.ReadFrom(&exactReader{t.file, t.size})
 		if t.err == nil {
 			t.err = err
 		}
@@ -94,7 +100,7 @@ func (t *transfer) run() (int64, error) {
 	}, nil)
 	srv.SetTimeout(libraryPatience)
 	srv.SetBlockSizeNegotiation(false)
-	srv.SetBlockSize(max(t.block, defaultBlock+1))
+	srv.SetBlockSize(max(t.chunk, defaultBlock+1))
 	srv.EnableSinglePort()
 	if err := srv.Serve(t); err != nil && t.err == nil {
 		t.err = err
@@ -144,27 +150,18 @@ func (t *transfer) SetDeadline(time.Time) error { return nil }
 // SetWriteDeadline does nothing.
 func (t *transfer) SetWriteDeadline(time.Time) error { return nil }
 
-// WriteTo takes a packet of the library and sends it.
+// WriteTo takes a packet of the library.
 func (t *transfer) WriteTo(p []byte, _ net.Addr) (int, error) {
-	if len(p) < 4 {
+	if len(p) < headerLen {
 		return len(p), nil
 	}
-	switch p[1] {
-	case opOACK:
-		t.oack = t.rq.oack(t.block, t.windowN, t.size)
-		if t.oack != nil {
-			t.put(t.oack)
-		}
-	case opDATA:
-		t.window[t.inUse] = append(t.window[t.inUse][:0], p...)
-		t.put(t.window[t.inUse])
-		t.inUse++
-	case opERROR:
+	if p[1] == opERROR {
 		if t.err == nil { // reading the file failed; the reason is for our log
 			t.put(errorPacket(tftpUndefined, "the server cannot read the file"))
 		}
 		return len(p), nil
 	}
+	t.packet = p
 	t.wrote <- struct{}{}
 	return len(p), nil
 }
@@ -173,12 +170,12 @@ func (t *transfer) WriteTo(p []byte, _ net.Addr) (int, error) {
 func (t *transfer) put(p []byte) { _, _ = t.conn.Write(p) }
 
 // ReadFrom gives the library its request, and then an acknowledgement when it
-// may go on.
+// may go on. All sending to the client happens in here.
 func (t *transfer) ReadFrom(p []byte) (int, net.Addr, error) {
 	peer := t.conn.RemoteAddr()
 	if !t.started {
 		t.started = true
-		rq := fmt.Appendf([]byte{0, opRRQ}, "file\x00octet\x00tsize\x000\x00blksize\x00%d\x00", t.block)
+		rq := fmt.Appendf([]byte{0, opRRQ}, "file\x00octet\x00tsize\x000\x00blksize\x00%d\x00", t.chunk)
 		return copy(p, rq), peer, nil
 	}
 	select {
@@ -186,120 +183,141 @@ func (t *transfer) ReadFrom(p []byte) (int, net.Addr, error) {
 	case <-t.closing:
 		return 0, nil, os.ErrDeadlineExceeded
 	}
-	block, err := t.advance()
-	if err != nil {
+	if err := t.forward(); err != nil {
 		t.err = err
 		return copy(p, errorPacket(tftpUndefined, "end")), peer, nil
 	}
-	t.reply = [4]byte{0, opACK}
-	binary.BigEndian.PutUint16(t.reply[2:], block)
-	return copy(p, t.reply[:]), peer, nil
+	ack := []byte{0, opACK, 0, 0}
+	if t.packet[1] == opDATA {
+		copy(ack[2:], t.packet[2:headerLen])
+	}
+	return copy(p, ack), peer, nil
 }
 
-// advance waits until the library may send its next packet, and returns the
-// block to acknowledge to it.
-func (t *transfer) advance() (uint16, error) {
-	if t.inUse == 0 { // the library sent its option acknowledgement
-		if t.oack == nil {
-			return 0, nil
-		}
-		if err := t.await(0); err != nil {
-			return 0, err
-		}
-		t.oack = nil
-		return 0, nil
-	}
-	last := t.window[t.inUse-1]
-	block := binary.BigEndian.Uint16(last[2:])
-	if t.inUse < t.windowN && len(last) == t.block+4 {
-		return block, nil
-	}
-	return block, t.await(block)
-}
-
-// await waits for the ACK of the last packet sent, and repeats what was not
-// acknowledged: by timer, and for windows from where the client says.
-func (t *transfer) await(block uint16) error {
-	buf := make([]byte, 64)
-	tries := 0
-	deadline := time.Now().Add(t.timeout)
-	for {
-		if err := t.conn.SetReadDeadline(deadline); err != nil {
-			return err
-		}
-		n, err := t.conn.Read(buf)
-		switch {
-		case errors.Is(err, os.ErrDeadlineExceeded):
-			if tries++; tries > tftpRetries {
-				return fmt.Errorf("client does not answer")
-			}
-			if time.Now().After(t.end) {
-				return fmt.Errorf("transfer took longer than %s", tftpMaxDuration)
-			}
-			t.again()
-			deadline = time.Now().Add(t.timeout)
-			continue
-		case err != nil: // ICMP: the client's port is closed
-			return fmt.Errorf("client is gone: %w", err)
-		case n < 4:
-			continue
-		}
-		switch {
-		case buf[0] == 0 && buf[1] == opERROR:
-			return fmt.Errorf("%w: code %d %q", errClientAbort, buf[3], printable(buf[4:n]))
-		case buf[0] != 0 || buf[1] != opACK:
-			continue
-		}
-		got := binary.BigEndian.Uint16(buf[2:4])
-		if got == block {
-			t.confirm(t.inUse)
-			t.resent = false
+// forward sends the library's packet to the client, in the client's terms.
+func (t *transfer) forward() error {
+	if t.packet[1] == opOACK {
+		oack := t.rq.oack(t.block, t.windowN, t.size)
+		if oack == nil {
 			return nil
 		}
-		if t.windowN > 1 && t.oack == nil && t.partial(got) {
-			tries, deadline = 0, time.Now().Add(t.timeout)
+		_, err := t.exchange(func() { t.put(oack) }, 0, 1)
+		return err
+	}
+	t.buf = append(t.buf, t.packet[headerLen:]...)
+	return t.drain(len(t.packet)-headerLen < t.chunk)
+}
+
+// drain sends whole windows of buf, and keeps what is less than one for the
+// next packet of the library; or all of it, if it is the end of the file,
+// which a short block tells the client, empty if need be.
+func (t *transfer) drain(last bool) error {
+	from := headerLen
+	for {
+		n := (len(t.buf) - from) / t.block
+		if last {
+			n++
+		}
+		if n == 0 || !last && n < t.windowN {
+			t.buf = append(t.buf[:headerLen], t.buf[from:]...)
+			return nil
+		}
+		w := min(n, t.windowN)
+		k, err := t.exchange(func() { t.putWindow(from, w) }, t.next, w)
+		if err != nil {
+			return err
+		}
+		bytes := min(k*t.block, len(t.buf)-from)
+		from += bytes
+		t.sent += int64(bytes)
+		t.next += uint16(k)
+		if last && k == n {
+			return nil
 		}
 	}
 }
 
-// partial handles an ACK from inside the window: the client missed what
-// follows it. An ACK from before the window repeats it once only, so that
-// doubled packets do not double the traffic.
-func (t *transfer) partial(got uint16) bool {
-	first := binary.BigEndian.Uint16(t.window[0][2:])
-	k := int(got - first + 1) // blocks confirmed; wraps with the numbers
-	switch {
-	case got == first-1 && !t.resent:
-		t.resent = true
-	case k >= 1 && k < t.inUse:
-		t.confirm(k)
-	default:
-		return false
-	}
-	t.again()
-	return true
-}
-
-// confirm drops the first k packets of the window and keeps their buffers.
-func (t *transfer) confirm(k int) {
-	for _, p := range t.window[:k] {
-		t.sent += int64(len(p) - 4)
-	}
-	t.inUse -= k
-	for i := range t.inUse {
-		t.window[i], t.window[i+k] = t.window[i+k], t.window[i]
+// putWindow sends n blocks from buf[from:]. Each header is written over the
+// bytes before its block for as long as the packet is sent.
+func (t *transfer) putWindow(from, n int) {
+	for i := range n {
+		end := min(from+t.block, len(t.buf))
+		head := t.buf[from-headerLen : from]
+		saved := [headerLen]byte(head)
+		head[0], head[1] = 0, opDATA
+		binary.BigEndian.PutUint16(head[2:], t.next+uint16(i))
+		t.put(t.buf[from-headerLen : end])
+		copy(head, saved[:])
+		from = end
 	}
 }
 
-// again sends everything that awaits acknowledgement.
-func (t *transfer) again() {
-	if t.oack != nil {
-		t.put(t.oack)
-		t.stats.TFTPRetransmits.Add(1)
-		return
+// exchange sends packets first to first+n-1 and waits until the client has
+// acknowledged some; it returns how many. They are repeated by timer, and, in
+// a window, once for an ACK from before it: the first one was lost. More such
+// ACKs are doubled packets, and doubling ours in turn would never end.
+func (t *transfer) exchange(send func(), first uint16, n int) (int, error) {
+	resent := false
+	for tries := 0; tries <= tftpRetries; tries++ {
+		if tries > 0 {
+			t.stats.TFTPRetransmits.Add(1)
+		}
+		now := time.Now()
+		if now.After(t.end) {
+			return 0, fmt.Errorf("transfer took longer than %s", tftpMaxDuration)
+		}
+		if err := t.arm(now); err != nil {
+			return 0, err
+		}
+		send()
+		for {
+			got, err := t.readAck()
+			if errors.Is(err, os.ErrDeadlineExceeded) {
+				break
+			}
+			if err != nil {
+				return 0, err
+			}
+			if k := int(got-first) + 1; k > 0 && k <= n { // wraps with the numbers
+				return k, nil
+			}
+			if n > 1 && got == first-1 && !resent {
+				resent = true
+				break
+			}
+		}
 	}
-	for _, p := range t.window[:t.inUse] {
-		t.put(p)
-		t.stats.TFTPRetransmits.Add(1)
+	return 0, errors.New("client does not answer")
+}
+
+// arm sets the time until which an answer is waited for: t.timeout, or up to
+// a quarter more, which saves setting it for each packet.
+func (t *transfer) arm(now time.Time) error {
+	if t.deadline.Sub(now) >= t.timeout {
+		return nil
+	}
+	t.deadline = now.Add(t.timeout + t.timeout/4)
+	return t.conn.SetReadDeadline(t.deadline)
+}
+
+// readAck returns the number of the next ACK.
+func (t *transfer) readAck() (uint16, error) {
+	for {
+		n, err := t.conn.Read(t.scratch[:])
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			return 0, os.ErrDeadlineExceeded
+		}
+		if err != nil { // ICMP: the client's port is closed
+			return 0, fmt.Errorf("client is gone: %w", err)
+		}
+		if n < headerLen || t.scratch[0] != 0 {
+			continue
+		}
+		switch t.scratch[1] {
+		case opACK:
+			return binary.BigEndian.Uint16(t.scratch[2:]), nil
+		case opERROR:
+			return 0, fmt.Errorf("%w: code %d %q", errClientAbort, t.scratch[3], printable(t.scratch[headerLen:n]))
+		}
 	}
 }
