@@ -96,7 +96,7 @@ func (l *lab) killServer() error {
 // operator runs a pxeserver command as an operator would, showing it and
 // what it prints.
 func (l *lab) operator(ctx context.Context, args ...string) (string, error) {
-	l.say("$ pxeserver %s", strings.Join(args, " "))
+	l.say("$ pxeserver %s", l.shorten(strings.Join(args, " ")))
 	out, err := l.pxeserver(ctx, args...)
 	for line := range strings.Lines(out) {
 		l.say("  %s", strings.TrimRight(line, "\n"))

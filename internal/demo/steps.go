@@ -162,16 +162,12 @@ func canaryFirst(r fleet.Rollout) error {
 }
 
 func (l *lab) startRollout(ctx context.Context, v string) (string, error) {
-	out, err := l.operator(ctx, "rollout", "start", "--image", l.digests[v], "--stage", "canary", "--stage", "rack",
-		"--bake", "5s", "--max-unavailable", "2", "--failure-budget", "0", "--tries", "1", "--yes", "-o", "json")
-	if err != nil {
-		return "", err
-	}
+	args := []string{"rollout", "start", "--image", l.digests[v], "--stage", "canary", "--stage", "rack",
+		"--bake", "5s", "--max-unavailable", "2", "--failure-budget", "0", "--tries", "1", "--yes"}
+	l.say("$ pxeserver %s", l.shorten(strings.Join(args, " ")))
 	var r fleet.Rollout
-	if err := decode(out, &r); err != nil {
-		return "", err
-	}
-	return r.ID, nil
+	err := l.query(ctx, &r, args...)
+	return r.ID, err
 }
 
 func (l *lab) rolloutEnds(ctx context.Context, id string) (fleet.Rollout, error) {

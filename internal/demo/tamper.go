@@ -3,7 +3,6 @@ package demo
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"fmt"
 	"os"
 	"os/exec"
@@ -14,13 +13,6 @@ import (
 	"github.com/turnout-project/turnout/internal/fleet"
 	"github.com/turnout-project/turnout/internal/vmtest"
 )
-
-func decode(s string, v any) error {
-	if err := json.Unmarshal([]byte(s), v); err != nil {
-		return fmt.Errorf("%w in %q", err, s)
-	}
-	return nil
-}
 
 // corruptRoot is scene 6a: a byte in the middle of the running slot's root
 // is changed while the node is off.
