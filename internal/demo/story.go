@@ -22,9 +22,9 @@ func (l *lab) heading(n int, title string) {
 	fmt.Fprintf(l.Out, "\n%7.1fs  == %d. %s\n", time.Since(l.started).Seconds(), n, title)
 }
 
-// follow prints the fleet's events as they happen, until stopStory.
+// follow prints the fleet's new events as they happen, until stopStory.
 func (l *lab) follow() error {
-	cmd := l.rack.Command(context.Background(), l.bin("pxeserver"), "--config", l.config(), "events", "--follow", "-o", "json")
+	cmd := l.rack.Command(context.Background(), l.bin("pxeserver"), "--config", l.config(), "events", "--follow", "--last", "0", "-o", "json")
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		return err
