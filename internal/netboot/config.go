@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"net/netip"
 	"net/url"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/turnout-project/turnout/internal/fleet"
@@ -54,6 +56,8 @@ type Config struct {
 	// cache in front of us. "": http:// + server address + HTTP port.
 	BootURL string
 
+	Profiles []ProfileRule // first match wins; none: the mode's default
+
 	LeaseTime  time.Duration // for subnets that set none; 0: 24 h
 	OfferHold  time.Duration // how long an offered address is kept for its client; 0: 2 min
 	Workers    int           // concurrent DHCP requests; 0: 16
@@ -61,6 +65,7 @@ type Config struct {
 	WindowSize int           // largest TFTP window (RFC 7440), blocks; 0: 16, 1: lock step
 	Transfers  int           // concurrent TFTP transfers; 0: 512
 	Downloads  int           // concurrent HTTP downloads; 0: 1024
+	Pace       int           // bytes per second of one HTTP connection, for firmware that hangs on fast links; 0: no limit
 }
 
 // Subnet is one network whose addresses we hand out.
@@ -75,6 +80,20 @@ type Subnet struct {
 	LeaseTime    time.Duration
 	MTU          int // option 26; 0: not sent
 	Reservations []Reservation
+}
+
+// ProfileRule chooses the reply profile of a machine model. Every field that
+// is not "" must match.
+type ProfileRule struct {
+	VendorClass string // start of option 60
+	MAC         string // start of the MAC, "0c:42:a1"
+	CPU         string // "amd64", "arm64"
+	Profile     Profile
+}
+
+func (r ProfileRule) matches(c Client) bool {
+	return strings.HasPrefix(c.VendorClass, r.VendorClass) && strings.HasPrefix(string(c.MAC), strings.ToLower(r.MAC)) &&
+		(r.CPU == "" || r.CPU == c.CPU())
 }
 
 // Range is a run of addresses, both ends included.
@@ -141,6 +160,11 @@ func (c Config) Validate() error {
 	}
 	if c.ServerIP.IsValid() && !c.ServerIP.Is4() {
 		return fmt.Errorf("server address %s: want IPv4", c.ServerIP)
+	}
+	for i, r := range c.Profiles {
+		if !slices.Contains(Profiles, r.Profile) {
+			return fmt.Errorf("profile rule %d: profile %q: want one of %q", i+1, r.Profile, Profiles)
+		}
 	}
 	for i, s := range c.Subnets {
 		if err := s.validate(c.LeaseTime); err != nil {

@@ -33,6 +33,7 @@ func TestConfigValidate(t *testing.T) {
 			c.Subnets[0].Reservations = []Reservation{{MAC: mac1, IP: netip.MustParseAddr("10.77.0.8")}, {MAC: mac1, IP: netip.MustParseAddr("10.77.0.9")}}
 		}, "two reservations"},
 		{"overlap", func(c *Config) { c.Subnets = append(c.Subnets, Subnet{Prefix: netip.MustParsePrefix("10.0.0.0/8")}) }, "overlaps"},
+		{"profile", func(c *Config) { c.Profiles = []ProfileRule{{Profile: "best"}} }, `profile rule 1: profile "best"`},
 		{"node API", func(c *Config) { c.NodeAPI = "10.77.0.1:8443" }, "want http"},
 	} {
 		c := rackConfig()

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/netip"
 	"slices"
 	"time"
@@ -29,6 +30,8 @@ type engine struct {
 	now           func() time.Time
 	httpPort      uint16
 	hasBootServer bool // UDP 4011 is answered
+	arp           *arpProber
+	trace         func(Trace) // nil: nobody looks
 }
 
 // arrival is how a packet came in.
@@ -36,6 +39,7 @@ type arrival struct {
 	iface      string
 	ifindex    int
 	addrs      []netip.Prefix // addresses of that interface
+	hw         net.HardwareAddr
 	src        netip.AddrPort
 	dst        netip.Addr
 	bootServer bool // on port 4011
@@ -49,30 +53,48 @@ type request struct {
 	subnet   *Subnet    // nil: not one of ours
 	serverID netip.Addr // what we call ourselves in option 54
 	server   netip.Addr // where TFTP and HTTP are reached
+	why      string     // the reason for answer or silence, for the trace
 }
 
 // handle answers one packet; nil means silence.
 func (e *engine) handle(ctx context.Context, b []byte, a arrival) *reply {
+	r, why := e.parse(b, a)
+	var p *reply
+	if r != nil {
+		p, why = e.answer(ctx, r), r.why
+	}
+	if e.trace != nil {
+		e.trace(e.traceOf(b, a, r, why, p))
+	}
+	return p
+}
+
+// parse returns nil, and why, for packets that are no request of a client.
+func (e *engine) parse(b []byte, a arrival) (*request, string) {
 	msg, err := parseRequest(b)
 	switch {
 	case errors.Is(err, errNotForUs):
 		e.stats.Ignored.Add(1)
 		e.log.Debug("dhcp: ignored", "from", a.src, "reason", err)
-		return nil
+		return nil, err.Error()
 	case err != nil:
 		e.stats.Malformed.Add(1)
 		e.log.Debug("dhcp: malformed packet", "from", a.src, "bytes", len(b), "reason", err)
-		return nil
+		return nil, "malformed: " + err.Error()
 	}
 	r := e.newRequest(msg, a)
 	if r.client.Key() == "" {
 		e.stats.Malformed.Add(1)
 		e.log.Debug("dhcp: request without hardware address or client identifier", "from", a.src)
-		return nil
+		return nil, "no hardware address and no client identifier"
 	}
 	e.stats.count(msg.MessageType())
 	e.noteIdentity(r)
-	if a.bootServer {
+	return r, ""
+}
+
+func (e *engine) answer(ctx context.Context, r *request) *reply {
+	if r.bootServer {
 		return e.bootServerRequest(ctx, r)
 	}
 	if e.cfg.Mode == ModeProxy {
@@ -114,10 +136,8 @@ func (e *engine) subnetFor(r *request) *Subnet {
 		}
 	}
 	for _, a := range at {
-		for i := range e.cfg.Subnets {
-			if e.cfg.Subnets[i].Prefix.Contains(a) {
-				return &e.cfg.Subnets[i]
-			}
+		if s := e.subnetOf(a); s != nil {
+			return s
 		}
 	}
 	return nil
@@ -172,6 +192,7 @@ func (e *engine) event(kind string, c Client, message string) {
 func (e *engine) serve(ctx context.Context, r *request) *reply {
 	if r.subnet == nil {
 		e.stats.Ignored.Add(1)
+		r.why = "no subnet for this interface or relay"
 		e.log.Debug("dhcp: no subnet for request", "client", r.client.Name(), "interface", r.iface, "relay", r.client.Relay)
 		return nil
 	}
@@ -200,44 +221,21 @@ func (e *engine) discover(ctx context.Context, r *request) *reply {
 	l, err := e.pool.offer(r.subnet, r.client, optionAddr(r.msg, dhcpv4.OptionRequestedIPAddress), e.now(), e.cfg.OfferHold)
 	if err != nil {
 		e.stats.Exhausted.Add(1)
+		r.why = err.Error()
 		if e.watch.once(r.subnet.Prefix.String(), "exhausted", e.now(), time.Minute) {
 			e.log.Error("dhcp: no free address", "subnet", r.subnet.Prefix, "client", r.client.Name())
 			e.event("dhcp.exhausted", r.client, fmt.Sprintf("no free address in %s: enlarge its pools", r.subnet.Prefix))
 		}
 		return nil
 	}
+	if e.arp != nil && l.State == LeaseOffered && !r.client.Relay.IsValid() {
+		e.arp.probe(r.ifindex, r.hw, l.IP)
+	}
 	m := e.reply(r, dhcpv4.MessageTypeOffer)
 	m.YourIPAddr = ip4(l.IP)
 	e.fill(m, r, ans)
 	e.tellOffer(r, ans, l.IP)
 	return e.address(m, r)
-}
-
-// mayAnswer asks the policy about clients that boot. Firmware that is to get
-// no file gets no answer at all: an offer without a file would make it wait
-// longer.
-func (e *engine) mayAnswer(ctx context.Context, r *request) (Answer, bool) {
-	if !r.client.Kind.Boots() {
-		return Answer{Kind: AnswerNone, Reason: "asks for an address only"}, true
-	}
-	ans, err := decide(ctx, e.policy, r.client)
-	if err != nil {
-		e.log.Error("dhcp: deciding", "client", r.client.Name(), "error", err)
-		return ans, false
-	}
-	if ans.Serves() {
-		return ans, true
-	}
-	e.stats.Refused.Add(1)
-	if e.watch.once(r.client.Key(), "silent:"+ans.Reason, e.now(), 5*time.Minute) {
-		e.log.Info("dhcp: no boot file", "client", r.client.Name(), "kind", r.client.Kind, "answer", ans.Kind, "reason", ans.Reason)
-		kind := "dhcp.ignored"
-		if ans.Kind == AnswerRefuse {
-			kind = "dhcp.refused"
-		}
-		e.event(kind, r.client, ans.Reason)
-	}
-	return ans, false
 }
 
 func (e *engine) request(ctx context.Context, r *request) *reply {
@@ -249,6 +247,7 @@ func (e *engine) request(ctx context.Context, r *request) *reply {
 	if chosen.IsValid() && !r.isUs(chosen) {
 		e.pool.withdraw(r.subnet, r.client.Key())
 		e.watch.requested(r.client.Key())
+		r.why = "client chose the server " + chosen.String()
 		e.log.Debug("dhcp: client chose another server", "client", r.client.Name(), "server", chosen)
 		return nil
 	}
@@ -265,6 +264,7 @@ func (e *engine) request(ctx context.Context, r *request) *reply {
 		return e.nak(r, fmt.Sprintf("%s is not free for this client", want))
 	}
 	if err := e.store.PutLease(ctx, l); err != nil {
+		r.why = "storing the lease: " + err.Error()
 		e.log.Error("dhcp: storing lease", "ip", l.IP, "client", r.client.Name(), "error", err)
 		return nil
 	}
@@ -284,6 +284,7 @@ func (e *engine) request(ctx context.Context, r *request) *reply {
 func (e *engine) nak(r *request, why string) *reply {
 	e.log.Info("dhcp: nak", "client", r.client.Name(), "reason", why)
 	e.stats.Naks.Add(1)
+	r.why = why
 	m := e.reply(r, dhcpv4.MessageTypeNak)
 	set(m, 56, []byte(why))
 	p := &reply{msg: m, from: r.server, ifindex: r.ifindex, to: netip.AddrPortFrom(broadcastAll, clientPort)}

@@ -1,6 +1,7 @@
 package netboot
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"net"
@@ -10,6 +11,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // HTTP limits for clients that are slow on purpose or by nature.
@@ -158,6 +161,7 @@ func (s *Server) sendBody(w http.ResponseWriter, r *http.Request, c Client, ans 
 		s.refuse(w, r, http.StatusInternalServerError, "the server cannot read the file")
 		return
 	}
+	shapeConn(r.Context(), c.Kind.Boots(), s.Config.Pace)
 	w.WriteHeader(code)
 	begun := time.Now()
 	sent, err := copyPaced(w, f, n)
@@ -172,6 +176,31 @@ func (s *Server) sendBody(w http.ResponseWriter, r *http.Request, c Client, ans 
 	log.Info("http: sent", "agent", printable([]byte(r.UserAgent())))
 	if n == ans.Size {
 		s.engine.tellSent("http.sent", c, ans, n, time.Since(begun))
+	}
+}
+
+// connKey finds the connection of a request in its context.
+type connKey struct{}
+
+// firmwareBuffer bounds what is on its way to a firmware's TCP stack. Some
+// stop for ever when a fast link delivers more than they can take in (iPXE
+// and several UEFI drivers at 10 Gbit/s and up).
+const firmwareBuffer = 128 << 10
+
+// shapeConn sets send buffer and pace of the request's connection. Errors are
+// of no account: the download only is less gentle.
+func shapeConn(ctx context.Context, firmware bool, bytesPerSecond int) {
+	tcp, ok := ctx.Value(connKey{}).(*net.TCPConn)
+	if !ok {
+		return
+	}
+	if firmware {
+		_ = tcp.SetWriteBuffer(firmwareBuffer)
+	}
+	if raw, err := tcp.SyscallConn(); err == nil && bytesPerSecond > 0 {
+		_ = raw.Control(func(fd uintptr) {
+			_ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_MAX_PACING_RATE, bytesPerSecond)
+		})
 	}
 }
 

@@ -3,6 +3,7 @@ package netboot
 import (
 	"context"
 	"io"
+	"time"
 )
 
 // AnswerKind says what a client gets.
@@ -62,4 +63,48 @@ func decide(ctx context.Context, p Policy, c Client) (Answer, error) {
 		return Answer{Kind: AnswerRefuse, Reason: why}, nil
 	}
 	return p.Decide(ctx, c)
+}
+
+// pickProfile applies the first rule for c, unless the policy chose already.
+func (e *engine) pickProfile(ans *Answer, c Client) {
+	if ans.Profile != ProfileAuto {
+		return
+	}
+	for _, rule := range e.cfg.Profiles {
+		if rule.matches(c) {
+			ans.Profile = rule.Profile
+			return
+		}
+	}
+}
+
+// mayAnswer asks the policy about clients that boot. Firmware that is to get
+// no file gets no answer at all: an offer without a file would make it wait
+// longer.
+func (e *engine) mayAnswer(ctx context.Context, r *request) (Answer, bool) {
+	if !r.client.Kind.Boots() {
+		r.why = "asks for an address only"
+		return Answer{Kind: AnswerNone, Reason: r.why}, true
+	}
+	ans, err := decide(ctx, e.policy, r.client)
+	r.why = ans.Reason
+	e.pickProfile(&ans, r.client)
+	if err != nil {
+		r.why = "deciding: " + err.Error()
+		e.log.Error("dhcp: deciding", "client", r.client.Name(), "error", err)
+		return ans, false
+	}
+	if ans.Serves() {
+		return ans, true
+	}
+	e.stats.Refused.Add(1)
+	if e.watch.once(r.client.Key(), "silent:"+ans.Reason, e.now(), 5*time.Minute) {
+		e.log.Info("dhcp: no boot file", "client", r.client.Name(), "kind", r.client.Kind, "answer", ans.Kind, "reason", ans.Reason)
+		kind := "dhcp.ignored"
+		if ans.Kind == AnswerRefuse {
+			kind = "dhcp.refused"
+		}
+		e.event(kind, r.client, ans.Reason)
+	}
+	return ans, false
 }

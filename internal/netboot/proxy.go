@@ -20,11 +20,13 @@ func (e *engine) proxy(ctx context.Context, r *request) *reply {
 		}
 		if !r.client.Kind.Boots() {
 			e.stats.Ignored.Add(1)
+			r.why = "does not boot; left to the other server"
 			return nil
 		}
 		return e.proxyReply(ctx, r, dhcpv4.MessageTypeOffer)
 	case dhcpv4.MessageTypeRequest:
 		e.overhear(r)
+		r.why = "for the other server"
 		chosen := optionAddr(r.msg, dhcpv4.OptionServerIdentifier)
 		if r.client.Kind.Boots() && chosen.IsValid() && r.isUs(chosen) {
 			return e.proxyReply(ctx, r, dhcpv4.MessageTypeAck)

@@ -12,7 +12,6 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/net/netutil"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/turnout-project/turnout/internal/fleet"
@@ -27,12 +26,15 @@ type Server struct {
 	Log    *slog.Logger // nil: quiet
 	// Events is told what operators should see, in words: "dhcp.offer",
 	// "dhcp.ack", "dhcp.ignored", "dhcp.refused", "dhcp.unanswered",
-	// "dhcp.exhausted", "dhcp.decline", "dhcp.uuid", "tftp.sent",
+	// "dhcp.exhausted", "dhcp.decline", "dhcp.conflict", "dhcp.uuid", "tftp.sent",
 	// "tftp.failed", "http.sent", "boot.loop". It is called from many
 	// goroutines and should not block for long. mac is "" for clients without
 	// one. nil: nobody listens.
 	Events func(kind string, mac fleet.MAC, message string)
-	Now    func() time.Time // nil: time.Now; lease expiry only
+	// Trace is told every DHCP packet and what became of it; it must not
+	// block. nil: nobody looks, and nothing is collected.
+	Trace func(Trace)
+	Now   func() time.Time // nil: time.Now; lease expiry only
 
 	once      sync.Once
 	ready     chan struct{}
@@ -68,7 +70,7 @@ func (s *Server) init() {
 		s.downloads = make(chan struct{}, s.Config.Downloads)
 		s.engine = &engine{
 			cfg: s.Config, policy: s.Policy, store: s.Leases, pool: newPool(nil, nil), book: &book{}, watch: &watch{},
-			stats: &s.stats, log: s.log, events: s.Events, now: s.Now,
+			stats: &s.stats, log: s.log, events: s.Events, now: s.Now, trace: s.Trace,
 		}
 	})
 }
@@ -156,6 +158,9 @@ func (s *Server) open(ctx context.Context) (*sockets, error) {
 		if s.frames, err = newFrames(); err != nil {
 			s.log.Warn("dhcp: no raw socket, replies to clients without address are broadcast", "error", err)
 		}
+		if s.engine.arp, err = newARPProber(); err != nil {
+			s.log.Warn("dhcp: addresses are leased without asking whether somebody uses them", "error", err)
+		}
 	}
 	if p.TFTP >= 0 {
 		if k.tftp, err = listenUDP(ctx, "TFTP", "", s.Config.Listen, p.TFTP); err != nil {
@@ -205,6 +210,12 @@ func (s *Server) run(ctx context.Context, k *sockets) error {
 		return nil
 	})
 	g.Go(func() error { return s.runDHCP(ctx, k) })
+	if s.engine.arp != nil {
+		g.Go(func() error {
+			s.engine.arp.listen(ctx, s.engine.conflict)
+			return nil
+		})
+	}
 	if k.tftp != nil {
 		t := &tftpServer{engine: s.engine, conn: k.tftp, active: map[netip.AddrPort]bool{}, perIP: map[netip.Addr]int{}}
 		g.Go(func() error { return t.serve(ctx) })
@@ -240,18 +251,50 @@ func (s *Server) runDHCP(ctx context.Context, k *sockets) error {
 }
 
 func (s *Server) runHTTP(ctx context.Context, l net.Listener) error {
+	limited := &limitListener{Listener: l, ctx: ctx, slots: make(chan struct{}, 4*s.Config.Downloads)}
 	hs := &http.Server{
 		Handler:           s.HTTPHandler(),
 		ReadHeaderTimeout: httpHeaderTime,
 		IdleTimeout:       httpIdleTime,
 		MaxHeaderBytes:    64 << 10,
+		ConnContext:       func(ctx context.Context, c net.Conn) context.Context { return context.WithValue(ctx, connKey{}, c) },
+		ConnState:         limited.state,
 		BaseContext:       func(net.Listener) context.Context { return ctx },
 		ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
 	}
 	stop := context.AfterFunc(ctx, func() { hs.Close() })
 	defer stop()
-	if err := hs.Serve(netutil.LimitListener(l, 4*s.Config.Downloads)); err != nil && ctx.Err() == nil {
+	if err := hs.Serve(limited); err != nil && ctx.Err() == nil {
 		return fmt.Errorf("serving HTTP boot: %w", err)
 	}
 	return nil
+}
+
+// limitListener bounds the number of open connections. It hands out the bare
+// TCP connections, so that the kernel can send files by itself.
+type limitListener struct {
+	net.Listener
+	ctx   context.Context
+	slots chan struct{}
+}
+
+// Accept waits until a connection may be taken.
+func (l *limitListener) Accept() (net.Conn, error) {
+	select {
+	case l.slots <- struct{}{}:
+	case <-l.ctx.Done():
+		return nil, net.ErrClosed
+	}
+	c, err := l.Listener.Accept()
+	if err != nil {
+		<-l.slots
+	}
+	return c, err
+}
+
+// state gives the slot of a closed connection back.
+func (l *limitListener) state(_ net.Conn, s http.ConnState) {
+	if s == http.StateClosed || s == http.StateHijacked {
+		<-l.slots
+	}
 }

@@ -85,6 +85,7 @@ type interfaces struct {
 type ifaceInfo struct {
 	name  string
 	addrs []netip.Prefix
+	hw    net.HardwareAddr
 	at    time.Time
 }
 
@@ -98,7 +99,7 @@ func (i *interfaces) get(index int) ifaceInfo {
 	}
 	info := ifaceInfo{at: time.Now()}
 	if ifi, err := net.InterfaceByIndex(index); err == nil {
-		info.name = ifi.Name
+		info.name, info.hw = ifi.Name, ifi.HardwareAddr
 		as, _ := ifi.Addrs()
 		for _, a := range as {
 			if p, err := netip.ParsePrefix(a.String()); err == nil && p.Addr().Is4() {
@@ -189,7 +190,7 @@ func (s *Server) dhcpOne(ctx context.Context, j job) {
 	}()
 	info := s.ifaces.get(j.ifindex)
 	p := s.engine.handle(ctx, (*j.buf)[:j.n], arrival{
-		iface: info.name, ifindex: j.ifindex, addrs: info.addrs, src: j.src, dst: j.dst, bootServer: j.boot,
+		iface: info.name, ifindex: j.ifindex, addrs: info.addrs, hw: info.hw, src: j.src, dst: j.dst, bootServer: j.boot,
 	})
 	if p == nil {
 		return

@@ -259,3 +259,31 @@ func TestTwoNetworks(t *testing.T) {
 		})
 	}
 }
+
+// Somebody sits on an address of the pool without a lease: the client that
+// was offered it gets another.
+func TestAddressInUse(t *testing.T) {
+	rack(t)
+	squatter, c := wiretest.NewHost(t, "s1"), wiretest.NewHost(t, "c1")
+	bridge(t, squatter, c)
+	squatter.Run("ip", "addr", "add", "10.77.0.100/24", "dev", "eth0")
+	cfg := rackConfig()
+	cfg.Subnets[0].Pools = []Range{{netip.MustParseAddr("10.77.0.100"), netip.MustParseAddr("10.77.0.100")}}
+	s := &Server{Config: cfg, Policy: always(blob)}
+	rec := start(t, s)
+	if out, err := c.Command("udhcpc", "-i", "eth0", "-f", "-q", "-n", "-t", "3", "-T", "1", "-s", "/bin/true").CombinedOutput(); err == nil {
+		t.Errorf("leased an address that is in use:\n%s", out)
+	}
+	if rec.count("dhcp.conflict") != 1 || !strings.Contains(rec.String(), "10.77.0.100 is in use by ") {
+		t.Errorf("events:\n%s", rec)
+	}
+	// A machine that still holds the address of its last boot is no conflict.
+	squatter.Run("ip", "addr", "flush", "dev", "eth0")
+	s.engine.pool.mu.Lock()
+	clear(s.engine.pool.byIP)
+	s.engine.pool.mu.Unlock()
+	c.Run("ip", "addr", "add", "10.77.0.100/24", "dev", "eth0")
+	if got := udhcpc(t, c); got["ip"] != "10.77.0.100" {
+		t.Errorf("its own old address: %v", got)
+	}
+}
