@@ -104,6 +104,11 @@ func (n *Node) Console() string {
 	return string(b)
 }
 
+// uuid is the machine's SMBIOS identity, made from its MAC.
+func (n *Node) uuid() string {
+	return "7e57ab1e-0000-4000-8000-" + strings.ReplaceAll(n.MAC, ":", "")
+}
+
 func (n *Node) tap() string { return "tap" + strings.ReplaceAll(n.MAC[12:], ":", "") }
 
 // PowerOn starts the machine. It is an error if it runs already.
@@ -153,7 +158,7 @@ func (n *Node) arguments(qmpPath string) []string {
 		cpu = "host"
 	}
 	return []string{
-		"-name", n.Name, "-machine", "q35", "-accel", accel, "-cpu", cpu,
+		"-name", n.Name, "-uuid", n.uuid(), "-machine", "q35", "-accel", accel, "-cpu", cpu,
 		"-smp", fmt.Sprint(n.spec.CPUs), "-m", fmt.Sprint(n.spec.MemoryMiB),
 		"-display", "none", "-vga", "none", "-nodefaults",
 		"-drive", "if=pflash,format=raw,readonly=on,file=" + ovmfCode,
