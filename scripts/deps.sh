@@ -10,6 +10,7 @@ iproute2 udev kmod mount util-linux fdisk gdisk dosfstools mtools e2fsprogs
 squashfs-tools xz-utils zstd cpio binutils
 cryptsetup-bin systemd-boot-efi tpm2-tools sbsigntool
 apt dpkg debian-archive-keyring gpgv dnsmasq-base busybox
+qemu-system-arm qemu-efi-aarch64 tcpdump
 "
 
 say() { printf 'deps: %s\n' "$*"; }

@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -14,8 +15,6 @@ import (
 
 	"github.com/turnout-project/turnout/internal/netboot/wiretest"
 )
-
-const ovmfCode = "/usr/share/OVMF/OVMF_CODE_4M.fd"
 
 // rack makes a bridge br0 with the server's address, and a tap for QEMU.
 func rack(t *testing.T, taps ...string) {
@@ -39,45 +38,59 @@ func rack(t *testing.T, taps ...string) {
 	}
 }
 
-// bootOVMF starts a machine with UEFI firmware on the tap and returns its
-// console once it has switched itself off.
-func bootOVMF(t *testing.T, tap, mac string, limit time.Duration, extra ...string) string {
+// firmware is a kind of machine that QEMU can be.
+type firmware struct {
+	cpu, qemu string
+	args      []string
+	code      string // firmware image, and the store of its variables
+	vars      string
+}
+
+var (
+	ovmf = firmware{"amd64", "qemu-system-x86_64", []string{"-machine", "q35", "-cpu", "max", "-m", "512"},
+		"/usr/share/OVMF/OVMF_CODE_4M.fd", "/usr/share/OVMF/OVMF_VARS_4M.fd"}
+	aavmf = firmware{"arm64", "qemu-system-aarch64", []string{"-machine", "virt", "-cpu", "max,pauth-impdef=on", "-m", "1024"},
+		"/usr/share/AAVMF/AAVMF_CODE.fd", "/usr/share/AAVMF/AAVMF_VARS.fd"}
+)
+
+// boot starts a machine with UEFI firmware on the tap and returns its console
+// once it has switched itself off.
+func (f firmware) boot(t *testing.T, tap, mac string, limit time.Duration, extra ...string) string {
 	t.Helper()
-	wiretest.NeedTool(t, "qemu-system-x86_64")
-	if _, err := os.Stat(ovmfCode); err != nil {
-		wiretest.Missing(t, "needs OVMF: "+err.Error())
+	wiretest.NeedTool(t, f.qemu)
+	b, err := os.ReadFile(f.vars)
+	if err != nil {
+		wiretest.Missing(t, "needs UEFI firmware: "+err.Error())
 	}
 	vars := filepath.Join(t.TempDir(), "vars.fd")
-	b, err := os.ReadFile("/usr/share/OVMF/OVMF_VARS_4M.fd")
-	if err != nil {
-		t.Fatal(err)
-	}
 	if err := os.WriteFile(vars, b, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, "qemu-system-x86_64", append([]string{
-		"-accel", "tcg,thread=multi", "-machine", "q35", "-cpu", "max", "-m", "512", "-nodefaults", "-display", "none",
-		"-no-reboot", "-serial", "stdio",
-		"-drive", "if=pflash,format=raw,readonly=on,file=" + ovmfCode,
+	args := append([]string{
+		"-accel", "tcg,thread=multi", "-nodefaults", "-display", "none", "-no-reboot", "-serial", "stdio",
+		"-drive", "if=pflash,format=raw,readonly=on,file=" + f.code,
 		"-drive", "if=pflash,format=raw,file=" + vars,
 		"-netdev", "tap,id=n0,script=no,downscript=no,ifname=" + tap,
 		"-device", "virtio-net-pci,netdev=n0,romfile=,bootindex=0,mac=" + mac,
-	}, extra...)...)
-	out, err := cmd.CombinedOutput()
+	}, f.args...)
+	out, err := exec.CommandContext(ctx, f.qemu, append(args, extra...)...).CombinedOutput()
 	if err != nil {
 		t.Errorf("machine did not switch itself off: %v", err)
 	}
 	return string(out)
 }
 
+// onlyHTTP keeps the firmware from trying PXE first, which takes a minute.
+var onlyHTTP = []string{"-fw_cfg", "name=opt/org.tianocore/IPv4PXESupport,string=n", "-fw_cfg", "name=opt/org.tianocore/IPv6PXESupport,string=n"}
+
 func TestOVMFBootsByPXE(t *testing.T) {
 	const mac, text = "52:54:00:77:00:01", "NETBOOT-PXE-OK"
 	for _, profile := range Profiles {
 		t.Run(string(profile), func(t *testing.T) {
 			rack(t, "tap0")
-			ans := installer(efiProgram(text, 4<<20))
+			ans := installer(efiProgram("amd64", text, 4<<20))
 			ans.Profile = profile
 			s := &Server{Config: rackConfig(), Policy: PolicyFunc(func(_ context.Context, c Client) (Answer, error) {
 				if c.Kind != KindUEFIPXE { // the path under test only
@@ -86,7 +99,7 @@ func TestOVMFBootsByPXE(t *testing.T) {
 				return ans, nil
 			})}
 			rec := start(t, s)
-			out := bootOVMF(t, "tap0", mac, 2*time.Minute)
+			out := ovmf.boot(t, "tap0", mac, 2*time.Minute)
 			if !strings.Contains(out, text) {
 				t.Errorf("the program did not run; console:\n%s", out)
 			}
@@ -107,11 +120,10 @@ func TestOVMFBootsByHTTP(t *testing.T) {
 		if c.Kind != KindUEFIHTTP {
 			return Answer{Kind: AnswerNone, Reason: "not under test"}, nil
 		}
-		return installer(efiProgram(text, 4<<20)), nil
+		return installer(efiProgram("amd64", text, 4<<20)), nil
 	})}
 	rec := start(t, s)
-	out := bootOVMF(t, "tap0", mac, 5*time.Minute, "-fw_cfg", "name=opt/org.tianocore/IPv4PXESupport,string=n",
-		"-fw_cfg", "name=opt/org.tianocore/IPv6PXESupport,string=n")
+	out := ovmf.boot(t, "tap0", mac, 5*time.Minute, onlyHTTP...)
 	if !strings.Contains(out, text) {
 		t.Errorf("the program did not run; console:\n%s", out)
 	}
@@ -124,5 +136,38 @@ func TestOVMFBootsByHTTP(t *testing.T) {
 	}
 	if !ok || c.Kind != KindUEFIHTTP || c.CPU() != "amd64" || string(c.MAC) != mac {
 		t.Errorf("ClientAt = %+v, %v", c, ok)
+	}
+}
+
+// arm64 firmware, by both ways.
+func TestAAVMFBoots(t *testing.T) {
+	const mac, text = "52:54:00:77:00:04", "NETBOOT-ARM64-OK"
+	for kind, event := range map[Kind]string{KindUEFIPXE: "tftp.sent", KindUEFIHTTP: "http.sent"} {
+		t.Run(string(kind), func(t *testing.T) {
+			rack(t, "tap0")
+			var seen atomic.Pointer[Client]
+			s := &Server{Config: rackConfig(), Policy: PolicyFunc(func(_ context.Context, c Client) (Answer, error) {
+				if c.Kind != kind {
+					return Answer{Kind: AnswerNone, Reason: "not under test"}, nil
+				}
+				return installer(efiProgram("arm64", text, 1<<20)), nil
+			}), Trace: func(tr Trace) {
+				if tr.Answer != "" {
+					seen.Store(&tr.Client)
+				}
+			}}
+			rec := start(t, s)
+			var extra []string
+			if kind == KindUEFIHTTP {
+				extra = onlyHTTP
+			}
+			out := aavmf.boot(t, "tap0", mac, 5*time.Minute, extra...)
+			if !strings.Contains(out, text) || rec.count(event) != 1 {
+				t.Errorf("the program did not run; events:\n%s\nconsole:\n%s", rec, out)
+			}
+			if c := seen.Load(); c == nil || c.CPU() != "arm64" || string(c.MAC) != mac {
+				t.Errorf("seen as %+v", c)
+			}
+		})
 	}
 }

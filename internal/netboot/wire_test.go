@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -22,12 +23,12 @@ import (
 // own words (ip=…, router=…, siaddr=…, boot_file=…, opt224=…).
 func udhcpc(t *testing.T, h *wiretest.Host, args ...string) map[string]string {
 	t.Helper()
-	wiretest.NeedTool(t, "udhcpc")
+	wiretest.NeedTool(t, "busybox")
 	script := filepath.Join(t.TempDir(), "script")
 	if err := os.WriteFile(script, []byte("#!/bin/sh\n[ \"$1\" = bound ] && env\nexit 0\n"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	out := h.Run(append([]string{"udhcpc", "-i", "eth0", "-f", "-q", "-n", "-t", "5", "-T", "2", "-s", script}, args...)...)
+	out := h.Run(append([]string{"busybox", "udhcpc", "-i", "eth0", "-f", "-q", "-n", "-t", "5", "-T", "2", "-s", script}, args...)...)
 	vars := map[string]string{}
 	for line := range strings.Lines(out) {
 		if k, v, ok := strings.Cut(strings.TrimSpace(line), "="); ok {
@@ -85,7 +86,7 @@ func TestRealRelay(t *testing.T) {
 	wireThrough(t, client, relay)
 	relay.Run("ip", "addr", "add", "192.0.2.2/24", "dev", "eth0")
 	relay.Run("ip", "addr", "add", "10.77.0.254/24", "dev", "down0")
-	relay.Run("sysctl", "-qw", "net.ipv4.ip_forward=1")
+	relay.Run("sh", "-c", "echo 1 > /proc/sys/net/ipv4/ip_forward")
 	route(t, "10.77.0.0/24", "192.0.2.2")
 	dnsmasq(t, relay, "--dhcp-relay=10.77.0.254,192.0.2.1")
 	cfg := rackConfig()
@@ -161,7 +162,7 @@ func TestOVMFBootsBesideDnsmasq(t *testing.T) {
 			dnsmasq(t, other, "--interface=eth0", "--dhcp-range=10.77.0.200,10.77.0.220", "--dhcp-authoritative")
 			cfg := rackConfig()
 			cfg.Mode, cfg.Subnets = ModeProxy, nil
-			ans := installer(efiProgram(text, 1<<20))
+			ans := installer(efiProgram("amd64", text, 1<<20))
 			ans.Profile = profile
 			s := &Server{Config: cfg, Policy: PolicyFunc(func(_ context.Context, c Client) (Answer, error) {
 				if c.Kind != KindUEFIPXE {
@@ -170,7 +171,7 @@ func TestOVMFBootsBesideDnsmasq(t *testing.T) {
 				return ans, nil
 			})}
 			rec := start(t, s)
-			out := bootOVMF(t, "tap0", mac, 2*time.Minute)
+			out := ovmf.boot(t, "tap0", mac, 2*time.Minute)
 			if !strings.Contains(out, text) || rec.count("tftp.sent") != 1 {
 				t.Errorf("the program did not run; events:\n%s\nconsole:\n%s", rec, out)
 			}
@@ -211,18 +212,19 @@ func TestFloodOfBrokenPackets(t *testing.T) {
 // floodFrom sends n packets from h to the server.
 func floodFrom(t *testing.T, h *wiretest.Host, ps [][]byte, n int) {
 	t.Helper()
-	file := filepath.Join(t.TempDir(), "flood")
-	for i, p := range ps {
-		if err := os.WriteFile(fmt.Sprint(file, i), p, 0o600); err != nil {
-			t.Fatal(err)
+	h.Do(func() error {
+		c, err := net.DialUDP("udp4", &net.UDPAddr{Port: clientPort}, &net.UDPAddr{IP: net.IPv4(10, 77, 0, 1), Port: serverPort})
+		if err != nil {
+			return err
 		}
-	}
-	script := fmt.Sprintf(`import socket
-s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.bind(("", 68))
-ps = [open(%q + str(i), "rb").read() for i in range(%d)]
-for i in range(%d): s.sendto(ps[i %% len(ps)], ("10.77.0.1", 67))`, file, len(ps), n)
-	wiretest.NeedTool(t, "python3")
-	h.Run("python3", "-c", script)
+		defer c.Close()
+		for i := range n {
+			if _, err := c.Write(ps[i%len(ps)]); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
 }
 
 // A second server on the host is a clear error at start, not a silent sharing
@@ -271,7 +273,7 @@ func TestAddressInUse(t *testing.T) {
 	cfg.Subnets[0].Pools = []Range{{netip.MustParseAddr("10.77.0.100"), netip.MustParseAddr("10.77.0.100")}}
 	s := &Server{Config: cfg, Policy: always(blob)}
 	rec := start(t, s)
-	if out, err := c.Command("udhcpc", "-i", "eth0", "-f", "-q", "-n", "-t", "3", "-T", "1", "-s", "/bin/true").CombinedOutput(); err == nil {
+	if out, err := c.Command("busybox", "udhcpc", "-i", "eth0", "-f", "-q", "-n", "-t", "3", "-T", "1", "-s", "/bin/true").CombinedOutput(); err == nil {
 		t.Errorf("leased an address that is in use:\n%s", out)
 	}
 	if rec.count("dhcp.conflict") != 1 || !strings.Contains(rec.String(), "10.77.0.100 is in use by ") {

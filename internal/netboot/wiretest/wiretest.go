@@ -10,6 +10,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
@@ -159,6 +160,30 @@ func (h *Host) Run(args ...string) string {
 		h.t.Fatalf("%s: %v\n%s", strings.Join(args, " "), err, out)
 	}
 	return string(out)
+}
+
+// Do runs f inside the host's namespace: sockets that it opens stay there. f
+// must not start goroutines that open more.
+func (h *Host) Do(f func() error) {
+	h.t.Helper()
+	done := make(chan error)
+	go func() {
+		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
+		done <- func() error {
+			ns, err := os.Open(fmt.Sprintf("/proc/%d/ns/net", h.PID))
+			if err != nil {
+				return err
+			}
+			defer ns.Close()
+			if err := unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET); err != nil {
+				return err
+			}
+			return f()
+		}()
+	}()
+	if err := <-done; err != nil {
+		h.t.Fatal(err)
+	}
 }
 
 // Link brings an interface of ours up and gives it addresses.
