@@ -80,6 +80,7 @@ type Desired struct {
 	Reason     string `json:"reason,omitempty"`     // for people and the event log
 	Rollout    string `json:"rollout,omitempty"`    // rollout that asked, "" for an operator
 	Reinstall  bool   `json:"reinstall,omitempty"`  // write the image anew, even if a slot holds it already
+	Retry      bool   `json:"retry,omitempty"`      // an operator's word: lift the node's own ban of the image
 }
 
 // DefaultTries is the number of trial boots of an image that asks for none.
@@ -139,7 +140,10 @@ type Report struct {
 	Inventory *Inventory        `json:"inventory,omitempty"` // sent on the first heartbeat of a boot
 	Health    []CheckResult     `json:"health,omitempty"`
 	Healthy   bool              `json:"healthy"` // all required checks passed and attestation was accepted
-	Time      time.Time         `json:"time"`
+	// Metrics are numbers that a pool's nodes are compared by, each under a
+	// dotted name with its unit last: "gpu.0.temperature_celsius".
+	Metrics map[string]float64 `json:"metrics,omitempty"`
+	Time    time.Time          `json:"time"`
 }
 
 // Slot returns the report of one slot, or an empty one.

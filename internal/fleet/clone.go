@@ -1,0 +1,77 @@
+package fleet
+
+import (
+	"maps"
+	"slices"
+)
+
+// Clone returns a copy that shares no memory with n. nil stays nil.
+func (n *Node) Clone() *Node {
+	if n == nil {
+		return nil
+	}
+	c := *n
+	c.MACs = slices.Clone(n.MACs)
+	c.Banned = slices.Clone(n.Banned)
+	c.Reported = n.Reported.Clone()
+	if n.Verdict != nil {
+		v := *n.Verdict
+		v.Findings = slices.Clone(v.Findings)
+		c.Verdict = &v
+	}
+	if n.Failure != nil {
+		f := *n.Failure
+		c.Failure = &f
+	}
+	return &c
+}
+
+// Clone returns a copy that shares no memory with r. nil stays nil.
+func (r *Report) Clone() *Report {
+	if r == nil {
+		return nil
+	}
+	c := *r
+	c.Slots = slices.Clone(r.Slots)
+	c.Versions = maps.Clone(r.Versions)
+	c.Metrics = maps.Clone(r.Metrics)
+	c.Health = slices.Clone(r.Health)
+	if r.Inventory != nil {
+		i := *r.Inventory
+		i.Disks, i.NICs, i.PCI = slices.Clone(i.Disks), slices.Clone(i.NICs), slices.Clone(i.PCI)
+		c.Inventory = &i
+	}
+	return &c
+}
+
+// Clone returns a copy that shares no memory with r. nil stays nil.
+func (r *Rollout) Clone() *Rollout {
+	if r == nil {
+		return nil
+	}
+	c := *r
+	c.Nodes = slices.Clone(r.Nodes)
+	c.Policy = r.Policy.Clone()
+	return &c
+}
+
+// Clone returns a copy that shares no memory with p.
+func (p Policy) Clone() Policy {
+	p.Stages = slices.Clone(p.Stages)
+	return p
+}
+
+// Live reports whether a rollout can still have steps.
+func (r *Rollout) Live() bool {
+	switch r.State {
+	case RolloutRunning, RolloutPaused:
+		return true
+	}
+	for _, m := range r.Nodes {
+		if m.State == MoveMoving || m.State == MoveReturning ||
+			m.State == MoveDone && r.Policy.FlipBack && r.State != RolloutDone {
+			return true
+		}
+	}
+	return false
+}
