@@ -75,12 +75,33 @@ func (f firmware) boot(t *testing.T, tap, mac string, limit time.Duration, extra
 		"-netdev", "tap,id=n0,script=no,downscript=no,ifname=" + tap,
 		"-device", "virtio-net-pci,netdev=n0,romfile=,bootindex=0,mac=" + mac,
 	}, f.args...)
-	out, err := exec.CommandContext(ctx, f.qemu, append(args, extra...)...).CombinedOutput()
-	if err != nil {
+	cmd := exec.CommandContext(ctx, f.qemu, append(args, extra...)...)
+	out := &console{stop: cancel}
+	cmd.Stdout, cmd.Stderr = out, out
+	if err := cmd.Run(); err != nil && !out.refused() {
 		t.Errorf("machine did not switch itself off: %v", err)
 	}
-	return string(out)
+	return out.String()
 }
+
+// console collects the output of a machine, and pulls its plug when firmware
+// says that it does not start what it loaded: it would go on for minutes.
+type console struct {
+	lockedBuffer
+	stop func()
+}
+
+func (c *console) Write(p []byte) (int, error) {
+	n, err := c.lockedBuffer.Write(p)
+	if c.refused() {
+		c.stop()
+	}
+	return n, err
+}
+
+func (c *console) refused() bool { return strings.Contains(c.String(), accessDenied) }
+
+const accessDenied = "Access Denied"
 
 // onlyHTTP keeps the firmware from trying PXE first, which takes a minute.
 var onlyHTTP = []string{"-fw_cfg", "name=opt/org.tianocore/IPv4PXESupport,string=n", "-fw_cfg", "name=opt/org.tianocore/IPv6PXESupport,string=n"}
@@ -170,4 +191,59 @@ func TestAAVMFBoots(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Firmware with Secure Boot on starts a signed program by PXE and by HTTP,
+// and no other.
+func TestOVMFSecureBoot(t *testing.T) {
+	const mac, text = "52:54:00:77:00:05", "NETBOOT-SIGNED-OK"
+	secure := firmware{"amd64", ovmf.qemu, []string{"-machine", "q35,smm=on", "-cpu", "max", "-m", "512", "-global", "driver=cfi.pflash01,property=secure,value=on"},
+		"/usr/share/OVMF/OVMF_CODE_4M.secboot.fd", "/usr/share/OVMF/OVMF_VARS_4M.snakeoil.fd"}
+	for kind, extra := range map[Kind][]string{KindUEFIPXE: nil, KindUEFIHTTP: onlyHTTP} {
+		t.Run(string(kind), func(t *testing.T) {
+			rack(t, "tap0")
+			s := &Server{Config: rackConfig(), Policy: PolicyFunc(func(_ context.Context, c Client) (Answer, error) {
+				if c.Kind != kind {
+					return Answer{Kind: AnswerNone, Reason: "not under test"}, nil
+				}
+				return installer(sign(t, efiProgram("amd64", text, 0))), nil
+			})}
+			rec := start(t, s)
+			if out := secure.boot(t, "tap0", mac, 5*time.Minute, extra...); !strings.Contains(out, text) {
+				t.Errorf("the signed program did not run; events:\n%s\nconsole:\n%s", rec, out)
+			}
+		})
+	}
+	t.Run("unsigned", func(t *testing.T) {
+		rack(t, "tap0")
+		rec := start(t, &Server{Config: rackConfig(), Policy: always(installer(efiProgram("amd64", text, 0)))})
+		if out := secure.boot(t, "tap0", mac, 5*time.Minute); strings.Contains(out, text) || !strings.Contains(out, accessDenied) {
+			t.Errorf("firmware did not refuse the unsigned program; events:\n%s\nconsole:\n%s", rec, out)
+		}
+	})
+}
+
+// sign signs a program with the key that Debian's snakeoil variables trust.
+func sign(t *testing.T, program []byte) []byte {
+	t.Helper()
+	wiretest.NeedTool(t, "sbsign", "openssl")
+	dir := t.TempDir()
+	in, out, key := filepath.Join(dir, "in.efi"), filepath.Join(dir, "out.efi"), filepath.Join(dir, "key")
+	if err := os.WriteFile(in, program, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	const snakeoil = "/usr/share/ovmf/PkKek-1-snakeoil"
+	for _, args := range [][]string{
+		{"openssl", "rsa", "-in", snakeoil + ".key", "-passin", "pass:snakeoil", "-out", key},
+		{"sbsign", "--key", key, "--cert", snakeoil + ".pem", "--output", out, in},
+	} {
+		if text, err := exec.Command(args[0], args[1:]...).CombinedOutput(); err != nil {
+			t.Fatalf("%s: %v\n%s", args[0], err, text)
+		}
+	}
+	b, err := os.ReadFile(out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
 }
