@@ -80,11 +80,25 @@ func TestRealTPM(t *testing.T) {
 	defer pirate.Close()
 	_, err = l.machine(2).joinWith(pirate)
 	wantStatus(t, "TPM without a certificate", err, 403)
+	// Relay: another TPM answers the nonce that n1 was given.
+	relayed := m.quote(pirate, image)
+	if k := kinds(relayed); k != "signature" {
+		t.Errorf("quote of another TPM: %s; want signature", k)
+	}
 	if n := l.node("n1"); n.EKHash != e.EKHash {
 		t.Errorf("n1's TPM is %s; want it unchanged", n.EKHash)
 	}
 
-	// Nor does a certificate help that is not the maker's word for word.
+	// Nor does another TPM's certificate help.
+	own, err := d.EK()
+	l.must(err)
+	other, err := pirate.EK()
+	l.must(err)
+	if _, _, err := trust.CheckEK(other.Public, own.Certificate); err == nil || !strings.Contains(err.Error(), "another key") {
+		t.Errorf("n1's certificate beside another EK: %v; want it refused", err)
+	}
+
+	// Nor one that is not the maker's word for word.
 	ek, err := d.EK()
 	l.must(err)
 	ek.Certificate[len(ek.Certificate)/2] ^= 1

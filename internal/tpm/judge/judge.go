@@ -70,6 +70,7 @@ func Judge(in Input) fleet.Verdict {
 	if c.admissible() {
 		c.replayAll()
 		c.judgePCR4()
+		c.judgePCR7()
 		c.judgePCR11()
 		c.judgeZero()
 	}

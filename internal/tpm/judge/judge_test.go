@@ -206,6 +206,17 @@ func of(pcr int) func(eventlog.Event) bool {
 
 func digestOf(e eventlog.Event) string { return hex.EncodeToString(e.Digest("sha256")) }
 
+// variable is a UEFI_VARIABLE_DATA.
+func variable(name, data string) string {
+	b := make([]byte, 16, 64)
+	b = binary.LittleEndian.AppendUint64(b, uint64(len(name)))
+	b = binary.LittleEndian.AppendUint64(b, uint64(len(data)))
+	for _, c := range []byte(name) {
+		b = append(b, c, 0)
+	}
+	return string(b) + data
+}
+
 var vendor = event(4, eventlog.EFIBootServicesApp, "vendor application")
 
 // What must be accepted although it is not the plain boot.
@@ -253,6 +264,16 @@ func TestAccepted(t *testing.T) {
 					w.logged[i].Type = eventlog.IPL
 				}
 			}
+		},
+		"event data rewritten: a path is only a hint": func(w *world) {
+			w.logged = slices.Clone(w.seen)
+			for _, i := range w.apps() {
+				w.logged[i].Data = []byte("\\EFI\\evil.efi")
+			}
+		},
+		"vendor's action in PCR 7": func(w *world) { w.insert(0, event(7, eventlog.EFIAction, "DMA protection is off")) },
+		"StartupLocality that is not of PCR 0": func(w *world) {
+			w.logged = append([]eventlog.Event{event(7, eventlog.NoAction, "StartupLocality\x00\x03")}, w.seen...)
 		},
 		"padding after the log": func(w *world) { w.in.Log = append(w.encode(w.seen), make([]byte, 100)...) },
 		"cmdline measured once": func(w *world) {
@@ -326,6 +347,38 @@ func TestRefused(t *testing.T) {
 		"ExitBootServices not logged": {func(w *world) {
 			w.logged = without(w.seen, func(e eventlog.Event) bool { return strings.HasPrefix(string(e.Data), "Exit Boot") })
 		}, judge.KindReplay, 5, "ExitBootServices"},
+
+		"ExitBootServices added to a log that lacks them": {func(w *world) { // row 11: what was made up must not help
+			full := w.seen
+			w.seen = without(w.seen, func(e eventlog.Event) bool { return strings.HasPrefix(string(e.Data), "Exit Boot") })
+			w.logged = full
+		}, judge.KindReplay, 5, "the TPM never saw"},
+		"log of a later moment": {func(w *world) { // row 15: read after the quote
+			w.logged = append(slices.Clone(w.seen), event(7, eventlog.EFIVariableAuthority, "later"))
+		}, judge.KindReplay, 7, "the TPM never saw"},
+		"log of another boot": {func(w *world) {
+			w.logged = newWorld(t, "ovmf-stub257-disk").seen
+		}, judge.KindReplay, 4, ""},
+		"log without any event": {func(w *world) { w.logged = []eventlog.Event{} }, judge.KindReplay, 4, "no event for it"},
+		"locality told twice": {func(w *world) {
+			l := event(0, eventlog.NoAction, "StartupLocality\x00\x00")
+			w.logged = append([]eventlog.Event{l, l}, w.seen...)
+		}, judge.KindTruncated, -1, "second StartupLocality"},
+		"bank in the log that the TPM never extended": {func(w *world) { // "Carte Blanche"
+			w.in.PCRs = map[int][]byte{0: zero}
+		}, judge.KindEmptyBank, 0, "never extended"},
+		"second separator in PCR 7": {func(w *world) {
+			w.seen = append(w.seen, event(7, eventlog.Separator, "\x00\x00\x00\x00"))
+		}, judge.KindEvent, 7, "second separator in PCR 7"},
+		"SecureBoot after the separator": {func(w *world) {
+			w.seen = append(w.seen, event(7, eventlog.EFIVariableDriverCfg, variable("SecureBoot", "\x01")))
+		}, judge.KindEvent, 7, "after the separator"},
+		"SecureBoot after the separator, under another type": {func(w *world) {
+			w.seen = append(w.seen, event(7, eventlog.EFIAction, variable("SecureBoot", "\x01")))
+		}, judge.KindEvent, 7, "after the separator"},
+		"SecureBoot twice": {func(w *world) {
+			w.insert(0, event(7, eventlog.EFIVariableDriverCfg, variable("SecureBoot", "\x01")))
+		}, judge.KindEvent, 7, "measured twice"},
 
 		"other UKI":         {func(w *world) { w.seen[w.apps()[1]] = vendor }, judge.KindEvent, 4, "(UKI): expected"},
 		"other loader":      {func(w *world) { w.seen[w.apps()[0]] = vendor }, judge.KindEvent, 4, "(systemd-boot): expected"},
