@@ -65,6 +65,7 @@ type Node struct {
 	Reported *Report   `json:"reported,omitempty"` // nil until the first heartbeat
 	LastSeen time.Time `json:"lastSeen,omitzero"`  // server clock
 	Verdict  *Verdict  `json:"verdict,omitempty"`  // last attestation, nil before
+	Verified time.Time `json:"verified,omitzero"`  // when an attestation was last accepted, server clock
 	Banned   []Ban     `json:"banned,omitempty"`   // images that failed here; not sent again without an operator's word
 	Failure  *Failure  `json:"failure,omitempty"`  // last thing that went wrong with an image here, nil if nothing did
 	Created  time.Time `json:"created"`

@@ -46,6 +46,8 @@ type Reader interface {
 	Enrolment(ctx context.Context, node string) (*Enrolment, error)
 
 	Leases(ctx context.Context) ([]Lease, error) // by IP as text
+
+	Baselines(ctx context.Context) ([]*fleet.Baseline, error) // by ID
 }
 
 // Tx reads and writes inside one transaction and sees its own writes.
@@ -83,6 +85,10 @@ type Tx interface {
 	TakeTicket(ctx context.Context, kind, key, node string, now time.Time) (*Ticket, error)
 
 	PutLease(ctx context.Context, l Lease) error
+
+	PutBaseline(ctx context.Context, b *fleet.Baseline) error
+	// DeleteBaseline forgets a baseline (ErrNotFound).
+	DeleteBaseline(ctx context.Context, id string) error
 }
 
 // Store keeps fleet state. Safe for concurrent use.
@@ -128,13 +134,25 @@ type Enrolment struct {
 	AKName   string    `json:"akName"`          // hex
 	Clock    *Clock    `json:"clock,omitempty"` // of the newest genuine quote; nil before the first
 	At       time.Time `json:"at"`              // of the last activation
+	// Serials are those of the client certificates that are taken, in hex,
+	// the newest last. None: the node must activate its TPM again.
+	Serials []string `json:"serials,omitempty"`
 }
 
-// Clock is what a TPM counts (TPMS_CLOCK_INFO). It never goes back.
+// Clock is what the newest genuine quote of a TPM said: what it counts
+// (TPMS_CLOCK_INFO), which never goes back, and what its PCRs were, which do
+// not change while it counts no reset.
 type Clock struct {
 	Reset   uint32 `json:"reset"`
 	Restart uint32 `json:"restart"`
 	Millis  uint64 `json:"millis"`
+
+	BootID   string         `json:"bootID,omitempty"`   // kernel's, as the node said
+	Firmware uint64         `json:"firmware,omitempty"` // vendor's version of the TPM firmware
+	Bank     string         `json:"bank,omitempty"`
+	PCRs     map[int]string `json:"pcrs,omitempty"`     // hex
+	Log      string         `json:"log,omitempty"`      // SHA-256 of the event log, hex
+	JudgedBy string         `json:"judgedBy,omitempty"` // hash of what the evidence was held against; "" if it was refused
 }
 
 // Ticket is a secret that can be used once by one node until it expires: an

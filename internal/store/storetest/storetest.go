@@ -43,6 +43,7 @@ func (s Suite) Run(t *testing.T) {
 		{"update after cancellation does nothing", cancelled},
 		{"pools and images", poolsAndImages},
 		{"rollouts", rollouts},
+		{"baselines", baselines},
 		{"events", events},
 		{"tickets are taken once", tickets},
 		{"leases", leases},
