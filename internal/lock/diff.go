@@ -13,7 +13,7 @@ type Change struct {
 	New  string // version; "" for one that was removed
 	// Rebuilt tells that the bytes moved though the version did not.
 	Rebuilt bool
-	Tool    bool // of Tools, not of Packages
+	Tool    bool // of Tools or Build, not of Packages
 }
 
 // String returns one line for a person, such as
@@ -37,12 +37,19 @@ func (c Change) String() string {
 }
 
 // Diff returns what moved from old to new, sorted by name, packages before
-// tools. A nil old is an empty lock.
+// tools and what modules are built with. A nil old is an empty lock.
 func Diff(old, new *File) []Change {
 	if old == nil {
 		old = &File{}
 	}
-	return append(diffList(old.Packages, new.Packages, false), diffList(old.Tools, new.Tools, true)...)
+	changes := diffList(old.Packages, new.Packages, false)
+	for _, c := range append(diffList(old.Tools, new.Tools, true), diffList(old.Build, new.Build, true)...) {
+		// The build root shares most packages with the image; say it once.
+		if !slices.ContainsFunc(changes, func(d Change) bool { return d.Name == c.Name && d.Old == c.Old && d.New == c.New }) {
+			changes = append(changes, c)
+		}
+	}
+	return changes
 }
 
 func diffList(old, new []Package, tool bool) []Change {

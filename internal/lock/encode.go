@@ -129,7 +129,10 @@ func (f *File) Validate() error {
 	if err := f.validateList("packages", f.Packages); err != nil {
 		return err
 	}
-	return f.validateList("tools", f.Tools)
+	if err := f.validateList("tools", f.Tools); err != nil {
+		return err
+	}
+	return f.validateList("build", f.Build)
 }
 
 var kernelRE = regexp.MustCompile(`^linux-image-[0-9]`)

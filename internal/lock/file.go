@@ -17,6 +17,9 @@ type File struct {
 	Kernel          string    `json:"kernel"`   // name of the kernel's package, one of Packages
 	Packages        []Package `json:"packages"` // the root file system, sorted by name
 	Tools           []Package `json:"tools"`    // build inputs that are not installed, sorted by name: systemd-boot-efi (stub, loader)
+	// Build is the root in which the driver's kernel modules are compiled,
+	// with their sources, sorted by name; nothing of it is in the image.
+	Build []Package `json:"build,omitempty"`
 }
 
 // Index is a signed InRelease file that the packages were resolved from.

@@ -1,0 +1,168 @@
+package probe
+
+import (
+	"context"
+	"encoding/csv"
+	"errors"
+	"fmt"
+	"os/exec"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+const (
+	smiLimit = 25 * time.Second // nvidia-smi can take many seconds to wake eight GPUs
+	smiDrain = time.Second      // how long the output of its children is waited for
+)
+
+// smi runs nvidia-smi and returns what it wrote to standard output. A call
+// that fails is an error with its first line, which is all that a GPU that
+// fell off the bus leaves of the table.
+func (m *Machine) smi(ctx context.Context, args ...string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, smiLimit)
+	defer cancel()
+	command := m.SMI
+	if len(command) == 0 {
+		command = []string{"nvidia-smi"}
+	}
+	args = slices.Concat(command[1:], args)
+	cmd := exec.CommandContext(ctx, command[0], args...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	cmd.WaitDelay = smiDrain
+	out, err := cmd.Output()
+	switch {
+	case err == nil || errors.Is(err, exec.ErrWaitDelay):
+		return string(out), nil
+	case errors.Is(err, exec.ErrNotFound):
+		return "", fmt.Errorf("%w: %w", ErrUnknown, err)
+	case ctx.Err() != nil:
+		return "", fmt.Errorf("%w: nvidia-smi %s gave no answer in %s", ErrUnknown, strings.Join(args, " "), smiLimit)
+	}
+	said := firstLine(string(out))
+	var exit *exec.ExitError
+	if errors.As(err, &exit) && said == "" {
+		said = firstLine(string(exit.Stderr))
+	}
+	return string(out), fmt.Errorf("nvidia-smi: %w: %s", err, said)
+}
+
+func firstLine(s string) string {
+	line, _, _ := strings.Cut(strings.TrimSpace(s), "\n")
+	return strings.TrimSpace(line)
+}
+
+// row is one GPU in the answer to a query, by field. What nvidia-smi does not
+// know is absent.
+type row map[string]string
+
+// query asks for fields of all GPUs, in the order of their indexes.
+func (m *Machine) query(ctx context.Context, fields ...string) ([]row, error) {
+	out, err := m.smi(ctx, "--query-gpu="+strings.Join(fields, ","), "--format=csv,noheader,nounits")
+	if err != nil {
+		return nil, err
+	}
+	r := csv.NewReader(strings.NewReader(out))
+	r.FieldsPerRecord = len(fields)
+	r.TrimLeadingSpace = true
+	records, err := r.ReadAll()
+	if err != nil {
+		return nil, fmt.Errorf("%w: nvidia-smi says %q instead of %d fields", ErrUnknown, firstLine(out), len(fields))
+	}
+	var rows []row
+	for _, rec := range records {
+		g := row{}
+		for i, v := range rec {
+			if v = known(v); v != "" {
+				g[fields[i]] = v
+			}
+		}
+		rows = append(rows, g)
+	}
+	if len(rows) == 0 {
+		return nil, errors.New("nvidia-smi lists no GPU")
+	}
+	return rows, nil
+}
+
+// known returns a value of nvidia-smi, "" for its ways to say that there is
+// none. Which of them stands where changes with the driver, brackets or not.
+func known(v string) string {
+	v = strings.TrimSpace(v)
+	bare := strings.TrimSuffix(strings.TrimPrefix(v, "["), "]")
+	for _, none := range []string{"N/A", "Not Supported", "Unknown Error", "Not Available", "Insufficient Permissions", "GPU requires reset", "Requested functionality has been deprecated"} {
+		if strings.EqualFold(bare, none) {
+			return ""
+		}
+	}
+	return v
+}
+
+// each compares one field of every GPU.
+func (m *Machine) each(ctx context.Context, field, want string, equal func(got string) bool) (string, error) {
+	rows, err := m.query(ctx, field)
+	if err != nil {
+		return "", err
+	}
+	var wrong, blank []string
+	for i, g := range rows {
+		switch v, ok := g[field]; {
+		case !ok:
+			blank = append(blank, strconv.Itoa(i))
+		case !equal(v):
+			wrong = append(wrong, fmt.Sprintf("GPU %d %s", i, v))
+		}
+	}
+	switch {
+	case len(wrong) > 0:
+		return "", fmt.Errorf("%s: expected %s, seen %s", field, want, strings.Join(wrong, ", "))
+	case len(blank) > 0:
+		return "", fmt.Errorf("%w: %s is not known of GPU %s", ErrUnknown, field, strings.Join(blank, ", "))
+	}
+	return fmt.Sprintf("%s is %s on %d GPUs", field, want, len(rows)), nil
+}
+
+// gpu is a GPU in the list of nvidia-smi -L.
+type gpu struct {
+	index     int
+	name      string
+	instances []string // profiles, as they are listed; "1c.3g.71gb" is a part of one
+}
+
+var (
+	gpuLine = regexp.MustCompile(`^GPU (\d+): (.*) \(UUID: `)
+	migLine = regexp.MustCompile(`^\s+MIG (\S+)\s+Device\s+\d+: \(UUID: `)
+)
+
+// list returns the GPUs and their MIG instances.
+func (m *Machine) list(ctx context.Context) ([]gpu, error) {
+	out, err := m.smi(ctx, "-L")
+	if err != nil {
+		return nil, err
+	}
+	return parseList(out)
+}
+
+func parseList(out string) ([]gpu, error) {
+	var gpus []gpu
+	for line := range strings.Lines(out) {
+		if f := gpuLine.FindStringSubmatch(line); f != nil {
+			i, err := strconv.Atoi(f[1])
+			if err != nil {
+				return nil, fmt.Errorf("%w: nvidia-smi lists GPU %s", ErrUnknown, f[1])
+			}
+			gpus = append(gpus, gpu{index: i, name: f[2]})
+		} else if f := migLine.FindStringSubmatch(line); f != nil && len(gpus) > 0 {
+			g := &gpus[len(gpus)-1]
+			g.instances = append(g.instances, f[1])
+		}
+	}
+	if len(gpus) == 0 {
+		return nil, fmt.Errorf("nvidia-smi lists no GPU: %s", firstLine(out))
+	}
+	return gpus, nil
+}
