@@ -6,7 +6,7 @@ set -eu
 packages="
 ca-certificates git make curl
 qemu-system-x86 qemu-utils ovmf swtpm swtpm-tools
-iproute2 udev kmod mount util-linux fdisk gdisk dosfstools mtools e2fsprogs
+iproute2 nftables udev kmod mount util-linux fdisk gdisk dosfstools mtools e2fsprogs
 squashfs-tools xz-utils zstd cpio binutils
 cryptsetup-bin systemd-boot-efi tpm2-tools sbsigntool
 apt dpkg debian-archive-keyring gpgv dnsmasq-base busybox
