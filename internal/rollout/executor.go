@@ -32,14 +32,22 @@ func (e *Executor) Run(ctx context.Context) {
 	t := time.NewTicker(every)
 	defer t.Stop()
 	for {
+		began := time.Now()
 		if err := e.Pass(ctx); err != nil && ctx.Err() == nil {
 			e.log().Error("rollout pass failed; it will be tried again", "err", err)
 		}
+		// A large fleet wakes it all the time: it may take a quarter of one core.
+		rest := time.After(3 * time.Since(began))
 		select {
 		case <-ctx.Done():
 			return
 		case <-t.C:
 		case <-e.Wake:
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-rest:
 		}
 	}
 }
@@ -47,15 +55,12 @@ func (e *Executor) Run(ctx context.Context) {
 // Pass plans each live rollout once and applies its steps, all of a plan in
 // one update or none. Doing it twice does nothing more.
 func (e *Executor) Pass(ctx context.Context) error {
-	rs, err := e.Store.Rollouts(ctx)
+	rs, err := e.Store.LiveRollouts(ctx)
 	if err != nil {
 		return err
 	}
 	var errs []error
 	for _, r := range rs {
-		if !Live(r) {
-			continue
-		}
 		if err := e.advance(ctx, r); err != nil && !errors.Is(err, errStale) {
 			errs = append(errs, fmt.Errorf("rollout %s: %w", r.ID, err))
 		}
@@ -64,7 +69,7 @@ func (e *Executor) Pass(ctx context.Context) error {
 }
 
 func (e *Executor) advance(ctx context.Context, r *fleet.Rollout) error {
-	nodes, err := e.Store.Nodes(ctx)
+	nodes, err := nodesOf(ctx, e.Store, r)
 	if err != nil {
 		return err
 	}
@@ -80,6 +85,21 @@ func (e *Executor) advance(ctx context.Context, r *fleet.Rollout) error {
 		}
 	}
 	return err
+}
+
+// nodesOf returns those nodes of a rollout that are still there.
+func nodesOf(ctx context.Context, rd store.Reader, r *fleet.Rollout) ([]*fleet.Node, error) {
+	out := make([]*fleet.Node, 0, len(r.Nodes))
+	for i := range r.Nodes {
+		n, err := rd.Node(ctx, r.Nodes[i].Node)
+		switch {
+		case err == nil:
+			out = append(out, n)
+		case !errors.Is(err, store.ErrNotFound):
+			return nil, err
+		}
+	}
+	return out, nil
 }
 
 // apply does all steps of a plan that was made for the rollout as planned.

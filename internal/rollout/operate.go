@@ -65,7 +65,7 @@ func checkPolicy(p fleet.Policy) error {
 
 // overlap refuses a rollout that names a node of another that is not over.
 func overlap(ctx context.Context, rd store.Reader, r *fleet.Rollout, nodes []*fleet.Node, now time.Time) error {
-	others, err := rd.Rollouts(ctx)
+	others, err := rd.LiveRollouts(ctx)
 	if err != nil {
 		return err
 	}
@@ -101,13 +101,15 @@ func busy(r *fleet.Rollout, nodes []*fleet.Node, now time.Time) bool {
 
 // Holding returns the rollout that a node's move is under way in, or nil.
 func Holding(ctx context.Context, rd store.Reader, node string) (*fleet.Rollout, error) {
-	rs, err := rd.Rollouts(ctx)
+	rs, err := rd.LiveRollouts(ctx)
 	if err != nil {
 		return nil, err
 	}
 	for _, r := range rs {
-		if m := index(r)[node]; m != nil && (m.State == fleet.MoveMoving || m.State == fleet.MoveReturning) {
-			return r, nil
+		for i := range r.Nodes {
+			if m := &r.Nodes[i]; m.Node == node && (m.State == fleet.MoveMoving || m.State == fleet.MoveReturning) {
+				return r, nil
+			}
 		}
 	}
 	return nil, nil

@@ -62,19 +62,7 @@ func Plan(now time.Time, r *fleet.Rollout, nodes []*fleet.Node) []Step {
 }
 
 // Live reports whether a rollout can still have steps.
-func Live(r *fleet.Rollout) bool {
-	switch r.State {
-	case fleet.RolloutRunning, fleet.RolloutPaused:
-		return true
-	}
-	for _, m := range r.Nodes {
-		if m.State == fleet.MoveMoving || m.State == fleet.MoveReturning ||
-			m.State == fleet.MoveDone && r.Policy.FlipBack && r.State != fleet.RolloutDone {
-			return true
-		}
-	}
-	return false
-}
+func Live(r *fleet.Rollout) bool { return r.Live() }
 
 type planner struct {
 	now   time.Time
@@ -354,6 +342,10 @@ func (p *planner) flipBack() {
 	if !p.r.Policy.FlipBack {
 		return
 	}
+	room := map[int]int{}
+	for i := range p.r.Policy.Stages {
+		room[i] = p.room(i)
+	}
 	for i := range p.r.Nodes {
 		m := &p.r.Nodes[i]
 		n := p.nodes[m.Node]
@@ -362,8 +354,11 @@ func (p *planner) flipBack() {
 		if !isBack || !isOurs || m.From == "" || Banned(n, m.From) != nil {
 			continue
 		}
-		if m.State == fleet.MoveDone && p.room(m.Stage) <= 0 {
-			continue
+		if m.State == fleet.MoveDone { // one on the move has its place already
+			if room[m.Stage] <= 0 {
+				continue
+			}
+			room[m.Stage]--
 		}
 		p.step(Step{Kind: Return, Node: m.Node, Generation: NextGeneration(n), From: m.From,
 			Reason: "rollout " + p.r.ID + " " + string(p.r.State)})

@@ -31,6 +31,7 @@ const nodeUnit = "turnout-node"
 type CA struct {
 	Cert *x509.Certificate
 	key  crypto.Signer
+	good certs
 }
 
 // NewCA makes a CA that lasts 20 years. The private key is returned as PEM.
@@ -73,7 +74,7 @@ func ParseCA(certPEM, keyPEM []byte) (*CA, error) {
 	if !ok || !c.IsCA {
 		return nil, errors.New("server CA: the certificate is not a CA's")
 	}
-	return &CA{c, key}, nil
+	return &CA{Cert: c, key: key}, nil
 }
 
 // ServerCertificate makes a certificate for api.ServerName and the names and
@@ -135,9 +136,9 @@ func parseCSR(der []byte) (*x509.CertificateRequest, error) {
 	return r, r.CheckSignature()
 }
 
-// nodeOf returns whom a client certificate was made for, if it is this CA's
+// check returns whom a client certificate was made for, if it is this CA's
 // and still valid at now.
-func (ca *CA) nodeOf(c *x509.Certificate, now time.Time) (node, ekHash string, err error) {
+func (ca *CA) check(c *x509.Certificate, now time.Time) (node, ekHash string, err error) {
 	pool := x509.NewCertPool()
 	pool.AddCert(ca.Cert)
 	_, err = c.Verify(x509.VerifyOptions{Roots: pool, CurrentTime: now, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})

@@ -25,8 +25,14 @@ func (s *Server) heartbeat(w http.ResponseWriter, r *http.Request, known *fleet.
 	var n *fleet.Node
 	var notes []note
 	now := s.now()
+	m := s.mood(known.Name, rep)
+	if m == nil {
+		if isQuiet, err := s.quiet(r.Context(), known, rep, now); err != nil || isQuiet {
+			return &api.HeartbeatResponse{Desired: known.Desired, Interval: int(s.Heartbeat.Seconds())}, err
+		}
+	}
 	err = s.Store.Update(r.Context(), func(tx store.Tx) (err error) {
-		n, notes, err = s.takeIn(r.Context(), tx, known.Name, rep, now)
+		n, notes, err = s.takeIn(r.Context(), tx, known.Name, rep, m, now)
 		return err
 	})
 	if err != nil {
@@ -34,12 +40,12 @@ func (s *Server) heartbeat(w http.ResponseWriter, r *http.Request, known *fleet.
 	}
 	if len(notes) > 0 {
 		s.news.tell()
-		s.poke()
 	}
+	s.poke()
 	return &api.HeartbeatResponse{Desired: n.Desired, Interval: int(s.Heartbeat.Seconds())}, nil
 }
 
-func (s *Server) takeIn(ctx context.Context, tx store.Tx, name string, rep *fleet.Report, now time.Time) (*fleet.Node, []note, error) {
+func (s *Server) takeIn(ctx context.Context, tx store.Tx, name string, rep *fleet.Report, m *note, now time.Time) (*fleet.Node, []note, error) {
 	n, err := tx.Node(ctx, name)
 	if err != nil {
 		return nil, nil, err
@@ -54,7 +60,7 @@ func (s *Server) takeIn(ctx context.Context, tx store.Tx, name string, rep *flee
 		pool = &fleet.Pool{Name: n.Pool} // a pool nobody has set anything for
 	}
 	notes := observe(n, rep, pool, now)
-	if m := s.mood(n); m != nil {
+	if m != nil {
 		notes = append(notes, *m)
 	}
 	if err := tx.PutNode(ctx, n); err != nil {

@@ -20,18 +20,17 @@ type mood struct {
 
 // mood returns the event for a change of the node's health, if it is to be
 // told now.
-func (s *Server) mood(n *fleet.Node) *note {
-	r := n.Reported
+func (s *Server) mood(node string, r *fleet.Report) *note {
 	if r.Stage != fleet.StageSystem || r.Booted == fleet.NoSlot || r.Slot(r.Booted).State != fleet.SlotGood {
 		return nil // a trial tells its own story
 	}
 	c, isFailing := fleet.FirstFailure(r.Health)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	m := s.moods[n.Name]
+	m := s.moods[node]
 	if m == nil {
 		m = &mood{}
-		s.moods[n.Name] = m
+		s.moods[node] = m
 	}
 	if isFailing && c.Status == fleet.CheckFailed {
 		m.level = min(m.level+moodIn, moodMax)

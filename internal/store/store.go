@@ -40,6 +40,9 @@ type Reader interface {
 
 	Rollout(ctx context.Context, id string) (*fleet.Rollout, error)
 	Rollouts(ctx context.Context) ([]*fleet.Rollout, error) // oldest first
+	// LiveRollouts are those that can still have steps (see
+	// fleet.Rollout.Live), oldest first; old ones cost nothing.
+	LiveRollouts(ctx context.Context) ([]*fleet.Rollout, error)
 
 	Events(ctx context.Context, q EventQuery) ([]fleet.Event, error) // by rising ID
 
@@ -64,6 +67,8 @@ type Tx interface {
 
 	PutPool(ctx context.Context, p *fleet.Pool) error
 	PutImage(ctx context.Context, i *fleet.Image) error
+	// DeleteImage forgets an image (ErrNotFound). Its blobs are not the store's.
+	DeleteImage(ctx context.Context, digest string) error
 	// CreateRollout gives r its ID ("r1", "r2", …).
 	CreateRollout(ctx context.Context, r *fleet.Rollout) error
 	// PutRollout replaces a rollout; moves that did not change cost nothing.
@@ -71,6 +76,11 @@ type Tx interface {
 
 	// AppendEvent gives e its ID, above every earlier one.
 	AppendEvent(ctx context.Context, e *fleet.Event) error
+
+	// PruneEvents drops the events before a time (after 1970), and of the rest all
+	// but the newest keep (0 keeps all). It returns how many. IDs are not
+	// used again.
+	PruneEvents(ctx context.Context, before time.Time, keep int) (int64, error)
 
 	PutEnrolment(ctx context.Context, e *Enrolment) error
 	DeleteEnrolment(ctx context.Context, node string) error
@@ -101,6 +111,13 @@ type Store interface {
 	// tx only, never the store, must not keep tx, and should be quick: one
 	// runs at a time.
 	Update(ctx context.Context, fn func(tx Tx) error) error
+
+	// Seen keeps the newest report of a node of which the last one said
+	// nothing else that matters, and when it came. Readers see it at once,
+	// an older one than is known is ignored. It is on disk within a minute,
+	// and at Close: a server that was killed learns it again from the next
+	// heartbeat. The report is the store's from then on. ErrNotFound.
+	Seen(ctx context.Context, node string, rep *fleet.Report, at time.Time) error
 
 	// Close waits for running calls. The store is of no use after it.
 	Close() error

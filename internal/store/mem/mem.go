@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"sort"
 	"strconv"
 	"strings"
@@ -35,6 +36,7 @@ type tx struct {
 	ek     map[string]string            // EK hash -> node
 	mac    map[fleet.MAC]string         // MAC -> node
 	events []fleet.Event
+	lastID int64 // of the newest event there ever was
 	undo   []func()
 }
 
@@ -58,6 +60,18 @@ func (m *memory) Update(ctx context.Context, fn func(store.Tx) error) error {
 	err := fn(&m.tx)
 	done = err == nil
 	return err
+}
+
+// Seen implements store.Store.
+func (m *memory) Seen(ctx context.Context, node string, rep *fleet.Report, at time.Time) error {
+	return m.Update(ctx, func(t store.Tx) error {
+		n, err := t.Node(ctx, node)
+		if err != nil || at.Before(n.LastSeen) {
+			return err
+		}
+		n.Reported, n.LastSeen = rep, at
+		return t.PutNode(ctx, n)
+	})
 }
 
 // set writes (or, with nil, deletes) one document and remembers the old one.
@@ -194,6 +208,14 @@ func (t *tx) DeleteNode(ctx context.Context, name string) error {
 func (t *tx) PutPool(_ context.Context, p *fleet.Pool) error   { return t.put("pool", p.Name, p) }
 func (t *tx) PutImage(_ context.Context, i *fleet.Image) error { return t.put("image", i.Digest, i) }
 
+func (t *tx) DeleteImage(_ context.Context, digest string) error {
+	if _, ok := t.docs["image"][digest]; !ok {
+		return store.NotFound("image", digest)
+	}
+	t.set("image", digest, nil)
+	return nil
+}
+
 func (t *tx) CreateRollout(ctx context.Context, r *fleet.Rollout) error {
 	r.ID = "r" + strconv.Itoa(len(t.docs["rollout"])+1)
 	return t.put("rollout", r.ID, r)
@@ -207,11 +229,23 @@ func (t *tx) PutRollout(ctx context.Context, r *fleet.Rollout) error {
 }
 
 func (t *tx) AppendEvent(_ context.Context, e *fleet.Event) error {
-	e.ID = int64(len(t.events)) + 1
-	old := t.events
-	t.undo = append(t.undo, func() { t.events = old })
+	old, last := t.events, t.lastID
+	t.undo = append(t.undo, func() { t.events, t.lastID = old, last })
+	t.lastID++
+	e.ID = t.lastID
 	t.events = append(t.events, *e)
 	return nil
+}
+
+func (t *tx) PruneEvents(_ context.Context, before time.Time, keep int) (int64, error) {
+	old := t.events
+	t.undo = append(t.undo, func() { t.events = old })
+	rest := slices.DeleteFunc(slices.Clone(old), func(e fleet.Event) bool { return e.At.Before(before) })
+	if keep > 0 && len(rest) > keep {
+		rest = rest[len(rest)-keep:]
+	}
+	t.events = rest
+	return int64(len(old) - len(rest)), nil
 }
 
 func (t *tx) PutEnrolment(_ context.Context, e *store.Enrolment) error {
@@ -293,6 +327,11 @@ func (t *tx) Rollouts(context.Context) ([]*fleet.Rollout, error) {
 	out, err := list[fleet.Rollout](t, "rollout")
 	sort.SliceStable(out, func(i, j int) bool { return number(out[i].ID) < number(out[j].ID) })
 	return out, err
+}
+
+func (t *tx) LiveRollouts(ctx context.Context) ([]*fleet.Rollout, error) {
+	all, err := t.Rollouts(ctx)
+	return slices.DeleteFunc(all, func(r *fleet.Rollout) bool { return !r.Live() }), err
 }
 
 func number(id string) int {

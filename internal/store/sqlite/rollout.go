@@ -1,16 +1,16 @@
 package sqlite
 
 import (
-	"bytes"
+	"cmp"
 	"context"
-	"database/sql"
 	"encoding/json"
 	"fmt"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/turnout-project/turnout/internal/fleet"
-	"github.com/turnout-project/turnout/internal/store"
 )
 
 // number returns the row of a rollout, 0 for what cannot be one.
@@ -23,6 +23,9 @@ func number(id string) int64 {
 }
 
 func (t tx) Rollout(ctx context.Context, id string) (*fleet.Rollout, error) {
+	if r := t.liveRollout(id); r != nil {
+		return r.Clone(), nil
+	}
 	r, err := one[fleet.Rollout](ctx, t, "rollout", id, "SELECT doc FROM rollout WHERE id = ?", number(id))
 	if err != nil {
 		return nil, err
@@ -41,6 +44,23 @@ func (t tx) Rollouts(ctx context.Context) ([]*fleet.Rollout, error) {
 		}
 	}
 	return rs, nil
+}
+
+func (t tx) LiveRollouts(context.Context) ([]*fleet.Rollout, error) {
+	t.c.mu.RLock()
+	ids := maps.Clone(t.c.rollouts)
+	t.c.mu.RUnlock()
+	for d := t.d; d != nil; d = d.below {
+		maps.Copy(ids, d.rollouts)
+	}
+	out := []*fleet.Rollout{}
+	for id := range ids {
+		if r := t.liveRollout(id); r != nil {
+			out = append(out, r.Clone())
+		}
+	}
+	slices.SortFunc(out, func(a, b *fleet.Rollout) int { return cmp.Compare(number(a.ID), number(b.ID)) })
+	return out, nil
 }
 
 func (t tx) loadMoves(ctx context.Context, r *fleet.Rollout) error {
@@ -65,57 +85,46 @@ func (t tx) CreateRollout(ctx context.Context, r *fleet.Rollout) error {
 }
 
 func (t tx) PutRollout(ctx context.Context, r *fleet.Rollout) error {
+	old, err := t.Rollout(ctx, r.ID)
+	if err != nil {
+		return err
+	}
 	head := *r
 	head.Nodes = nil
 	doc, err := json.Marshal(head)
 	if err != nil {
 		return fmt.Errorf("rollout %q: %w", r.ID, err)
 	}
-	hits, err := t.exec(ctx, "UPDATE rollout SET doc = ? WHERE id = ?", doc, number(r.ID))
-	if err != nil {
+	if _, err := t.exec(ctx, "UPDATE rollout SET doc = ? WHERE id = ?", doc, number(r.ID)); err != nil {
 		return fmt.Errorf("writing rollout %q: %w", r.ID, err)
 	}
-	if hits == 0 {
-		return store.NotFound("rollout", r.ID)
+	if err := t.saveMoves(ctx, r, old.Nodes); err != nil {
+		return err
 	}
-	return t.saveMoves(ctx, r)
+	t.d.rollouts[r.ID] = nil
+	if r.Live() {
+		t.d.rollouts[r.ID] = r.Clone()
+	}
+	return nil
 }
 
 // saveMoves writes the moves that differ from what is stored.
-func (t tx) saveMoves(ctx context.Context, r *fleet.Rollout) error {
-	have, err := t.moveDocs(ctx, r)
-	if err != nil {
-		return err
-	}
+func (t tx) saveMoves(ctx context.Context, r *fleet.Rollout, old []fleet.Move) error {
 	for i, m := range r.Nodes {
+		if i < len(old) && old[i] == m {
+			continue
+		}
 		doc, err := json.Marshal(m)
 		if err != nil {
 			return fmt.Errorf("rollout %q, node %q: %w", r.ID, m.Node, err)
-		}
-		if i < len(have) && bytes.Equal(have[i], doc) {
-			continue
 		}
 		if _, err := t.exec(ctx, "INSERT OR REPLACE INTO move(rollout, seq, doc) VALUES (?, ?, ?)", number(r.ID), i, doc); err != nil {
 			return fmt.Errorf("writing rollout %q, node %q: %w", r.ID, m.Node, err)
 		}
 	}
-	_, err = t.exec(ctx, "DELETE FROM move WHERE rollout = ? AND seq >= ?", number(r.ID), len(r.Nodes))
+	if len(r.Nodes) >= len(old) {
+		return nil
+	}
+	_, err := t.exec(ctx, "DELETE FROM move WHERE rollout = ? AND seq >= ?", number(r.ID), len(r.Nodes))
 	return err
-}
-
-func (t tx) moveDocs(ctx context.Context, r *fleet.Rollout) ([][]byte, error) {
-	rows, err := t.q.QueryContext(ctx, "SELECT doc FROM move WHERE rollout = ? ORDER BY seq", number(r.ID))
-	if err != nil {
-		return nil, fmt.Errorf("reading rollout %q: %w", r.ID, err)
-	}
-	defer rows.Close()
-	var out [][]byte
-	for rows.Next() {
-		var d sql.RawBytes
-		if err := rows.Scan(&d); err != nil {
-			return nil, fmt.Errorf("reading rollout %q: %w", r.ID, err)
-		}
-		out = append(out, bytes.Clone(d))
-	}
-	return out, rows.Err()
 }

@@ -36,7 +36,8 @@ type Store struct {
 	write *sql.DB // one connection
 	jobs  chan *job
 	stop  chan struct{}
-	done  chan struct{}
+	done  chan struct{} // the writer has ended
+	saved chan struct{} // the saver has ended
 	once  sync.Once
 }
 
@@ -57,10 +58,16 @@ func Open(ctx context.Context, path string) (*Store, error) {
 		return nil, err
 	}
 	s := &Store{
-		tx: tx{read}, read: read, write: write,
-		jobs: make(chan *job, 1024), stop: make(chan struct{}), done: make(chan struct{}),
+		tx: tx{q: read, c: &cache{}}, read: read, write: write,
+		jobs: make(chan *job, 1024), stop: make(chan struct{}), done: make(chan struct{}), saved: make(chan struct{}),
+	}
+	if err := s.c.load(ctx, s.tx); err != nil {
+		write.Close()
+		read.Close()
+		return nil, fmt.Errorf("fleet state %q: %w", path, err)
 	}
 	go s.writer()
+	go s.saver()
 	return s, nil
 }
 
@@ -123,9 +130,14 @@ func apply(ctx context.Context, db *sql.DB, file string, version int) error {
 
 // Close implements store.Store.
 func (s *Store) Close() error {
-	s.once.Do(func() { close(s.stop) })
+	var err error
+	s.once.Do(func() {
+		err = s.saveSeen()
+		close(s.stop)
+	})
 	<-s.done
-	return errors.Join(s.read.Close(), s.write.Close())
+	<-s.saved
+	return errors.Join(err, s.read.Close(), s.write.Close())
 }
 
 // job is one Update on its way.
@@ -200,12 +212,17 @@ func (s *Store) commit(js []*job) {
 			return err
 		}
 		defer t.Rollback() //nolint:errcheck // no-op after Commit
+		written := newChanges(nil)
 		for _, j := range js {
-			if err := run(ctx, t, j); err != nil {
+			if err := s.run(ctx, t, j, written); err != nil {
 				return err
 			}
 		}
-		return t.Commit()
+		if err := t.Commit(); err != nil {
+			return err
+		}
+		s.c.commit(written)
+		return nil
 	}()
 	for _, j := range js {
 		if err != nil && j.err == nil {
@@ -217,20 +234,26 @@ func (s *Store) commit(js []*job) {
 
 // run gives one update its savepoint. Only an error that spoils the whole
 // transaction is returned; the update's own is kept in the job.
-func run(ctx context.Context, t *sql.Tx, j *job) error {
+func (s *Store) run(ctx context.Context, t *sql.Tx, j *job, written *changes) error {
 	if j.err = j.ctx.Err(); j.err != nil {
 		return nil
 	}
 	if _, err := t.ExecContext(ctx, "SAVEPOINT job"); err != nil {
 		return err
 	}
-	j.err = protect(func() error { return j.fn(tx{t}) })
+	d := newChanges(written)
+	j.err = protect(func() error { return j.fn(tx{t, s.c, d}) })
 	end := "RELEASE job"
 	if j.err != nil {
 		end = "ROLLBACK TO job; RELEASE job"
 	}
-	_, err := t.ExecContext(ctx, end)
-	return err
+	if _, err := t.ExecContext(ctx, end); err != nil {
+		return err
+	}
+	if j.err == nil {
+		written.add(d)
+	}
+	return nil
 }
 
 // protect turns a panic of an update into its error: one bad request must

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -21,8 +22,13 @@ type querier interface {
 	QueryRowContext(ctx context.Context, q string, args ...any) *sql.Row
 }
 
-// tx implements store.Tx on a transaction, and the readers on a pool.
-type tx struct{ q querier }
+// tx implements store.Tx on a transaction, and the readers on a pool (then
+// without changes).
+type tx struct {
+	q querier
+	c *cache
+	d *changes
+}
 
 func one[T any](ctx context.Context, t tx, what, name, query string, args ...any) (*T, error) {
 	var doc []byte
@@ -70,35 +76,58 @@ func (t tx) exec(ctx context.Context, query string, args ...any) (int64, error) 
 	return r.RowsAffected()
 }
 
-func (t tx) Node(ctx context.Context, name string) (*fleet.Node, error) {
-	return one[fleet.Node](ctx, t, "node", name, "SELECT doc FROM node WHERE name = ?", name)
+func (t tx) Node(_ context.Context, name string) (*fleet.Node, error) {
+	if n := t.node(name); n != nil {
+		return n.Clone(), nil
+	}
+	return nil, store.NotFound("node", name)
+}
+
+// nodeBy finds a node through an index.
+func (t tx) nodeBy(ctx context.Context, what, value, query string) (*fleet.Node, error) {
+	var name string
+	err := t.q.QueryRowContext(ctx, query, value).Scan(&name)
+	if errors.Is(err, sql.ErrNoRows) {
+		return nil, store.NotFound(what, value)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("reading %s %q: %w", what, value, err)
+	}
+	return t.Node(ctx, name)
 }
 
 func (t tx) NodeByEK(ctx context.Context, ek string) (*fleet.Node, error) {
-	return one[fleet.Node](ctx, t, "node with TPM", ek, "SELECT doc FROM node WHERE ek = ?", ek)
+	return t.nodeBy(ctx, "node with TPM", ek, "SELECT name FROM node WHERE ek = ?")
 }
 
 func (t tx) NodeByMAC(ctx context.Context, mac fleet.MAC) (*fleet.Node, error) {
-	return one[fleet.Node](ctx, t, "node with MAC", string(mac),
-		"SELECT doc FROM node JOIN node_mac ON node = name WHERE mac = ?", string(mac))
+	return t.nodeBy(ctx, "node with MAC", string(mac), "SELECT node FROM node_mac WHERE mac = ?")
 }
 
-func (t tx) Nodes(ctx context.Context) ([]*fleet.Node, error) {
-	return many[fleet.Node](ctx, t, "nodes", "SELECT doc FROM node ORDER BY name")
+func (t tx) Nodes(context.Context) ([]*fleet.Node, error) {
+	out := t.allNodes()
+	for i := range out {
+		out[i] = out[i].Clone()
+	}
+	return out, nil
 }
 
 func (t tx) CreateNode(ctx context.Context, n *fleet.Node) error {
-	if _, err := t.Node(ctx, n.Name); err == nil {
+	if t.node(n.Name) != nil {
 		return store.Taken("node", n.Name)
 	}
-	return t.saveNode(ctx, n, "INSERT INTO node(ek, doc, name) VALUES (?, ?, ?)")
+	return t.saveNode(ctx, n, "INSERT INTO node(ek, doc, name) VALUES (?, ?, ?)", nil)
 }
 
 func (t tx) PutNode(ctx context.Context, n *fleet.Node) error {
-	return t.saveNode(ctx, n, "UPDATE node SET ek = ?, doc = ? WHERE name = ?")
+	old := t.node(n.Name)
+	if old == nil {
+		return store.NotFound("node", n.Name)
+	}
+	return t.saveNode(ctx, n, "UPDATE node SET ek = ?, doc = ? WHERE name = ?", old.MACs)
 }
 
-func (t tx) saveNode(ctx context.Context, n *fleet.Node, query string) error {
+func (t tx) saveNode(ctx context.Context, n *fleet.Node, query string, oldMACs []fleet.MAC) error {
 	doc, err := json.Marshal(n)
 	if err != nil {
 		return fmt.Errorf("node %q: %w", n.Name, err)
@@ -113,10 +142,16 @@ func (t tx) saveNode(ctx context.Context, n *fleet.Node, query string) error {
 	case hits == 0:
 		return store.NotFound("node", n.Name)
 	}
-	return t.saveMACs(ctx, n)
+	if !slices.Equal(oldMACs, n.MACs) {
+		if err := t.saveMACs(ctx, n); err != nil {
+			return err
+		}
+	}
+	t.d.nodes[n.Name] = n.Clone()
+	return nil
 }
 
-// saveMACs makes node_mac say what n says; for a heartbeat that is one read.
+// saveMACs makes node_mac say what n says.
 func (t tx) saveMACs(ctx context.Context, n *fleet.Node) error {
 	var have string
 	err := t.q.QueryRowContext(ctx, "SELECT coalesce(group_concat(mac), '') FROM (SELECT mac FROM node_mac WHERE node = ? ORDER BY mac)", n.Name).Scan(&have)
@@ -164,6 +199,9 @@ func (t tx) DeleteNode(ctx context.Context, name string) error {
 	if err == nil && hits == 0 {
 		return store.NotFound("node", name)
 	}
+	if err == nil {
+		t.d.nodes[name] = nil
+	}
 	return err
 }
 
@@ -204,6 +242,14 @@ func (t tx) PutImage(ctx context.Context, i *fleet.Image) error {
 		i.Digest, i.Published.UnixNano())
 }
 
+func (t tx) DeleteImage(ctx context.Context, digest string) error {
+	hits, err := t.exec(ctx, "DELETE FROM image WHERE digest = ?", digest)
+	if err == nil && hits == 0 {
+		return store.NotFound("image", digest)
+	}
+	return err
+}
+
 func (t tx) AppendEvent(ctx context.Context, e *fleet.Event) error {
 	r, err := t.q.ExecContext(ctx, "INSERT INTO event(at, actor, node, kind, message) VALUES (?, ?, ?, ?, ?)",
 		e.At.UnixNano(), e.Actor, e.Node, e.Kind, e.Message)
@@ -212,6 +258,15 @@ func (t tx) AppendEvent(ctx context.Context, e *fleet.Event) error {
 	}
 	e.ID, err = r.LastInsertId()
 	return err
+}
+
+func (t tx) PruneEvents(ctx context.Context, before time.Time, keep int) (int64, error) {
+	hits, err := t.exec(ctx, "DELETE FROM event WHERE at < ?", before.UnixNano())
+	if err != nil || keep <= 0 {
+		return hits, err
+	}
+	more, err := t.exec(ctx, "DELETE FROM event WHERE id <= (SELECT id FROM event ORDER BY id DESC LIMIT 1 OFFSET ?)", keep)
+	return hits + more, err
 }
 
 func (t tx) Events(ctx context.Context, q store.EventQuery) ([]fleet.Event, error) {

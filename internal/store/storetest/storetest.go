@@ -42,9 +42,13 @@ func (s Suite) Run(t *testing.T) {
 		{"returned nodes are copies", copies},
 		{"update after cancellation does nothing", cancelled},
 		{"pools and images", poolsAndImages},
+		{"image removal", imageRemoval},
 		{"rollouts", rollouts},
 		{"baselines", baselines},
 		{"events", events},
+		{"events are pruned", pruning},
+		{"heartbeats without news", seen},
+		{"live rollouts", liveRollouts},
 		{"tickets are taken once", tickets},
 		{"leases", leases},
 	} {
@@ -376,26 +380,4 @@ func leases(t *testing.T, s store.Store) {
 	if d := cmp.Diff([]store.Lease{a, b}, got); err != nil || d != "" {
 		t.Errorf("Leases: %v (-want +got):\n%s", err, d)
 	}
-}
-
-func (s Suite) durable(t *testing.T) {
-	st := s.New(t)
-	n := sample("n1", "52:54:00:00:00:01")
-	update(t, st, func(tx store.Tx) error {
-		return errors.Join(tx.CreateNode(ctx(), n), tx.CreateRollout(ctx(), &fleet.Rollout{}),
-			tx.AppendEvent(ctx(), &fleet.Event{At: now, Kind: "a"}),
-			tx.PutTicket(ctx(), &store.Ticket{Kind: "nonce", Key: "k", Node: "n1", Expires: now.Add(time.Minute)}))
-	})
-	st = s.Reopen(t, st)
-	defer st.Close()
-	got, err := st.NodeByMAC(ctx(), "52:54:00:00:00:01")
-	if d := cmp.Diff(n, got); err != nil || d != "" {
-		t.Errorf("node: %v (-want +got):\n%s", err, d)
-	}
-	r, e := &fleet.Rollout{}, fleet.Event{At: now, Kind: "b"}
-	update(t, st, func(tx store.Tx) error { return errors.Join(tx.CreateRollout(ctx(), r), tx.AppendEvent(ctx(), &e)) })
-	if r.ID != "r2" || e.ID != 2 {
-		t.Errorf("after reopening: rollout %q, event %d; want r2, 2", r.ID, e.ID)
-	}
-	update(t, st, func(tx store.Tx) error { _, err := tx.TakeTicket(ctx(), "nonce", "k", "n1", now); return err })
 }
