@@ -56,6 +56,9 @@ type Config struct {
 	// cache in front of us. "": http:// + server address + HTTP port.
 	BootURL string
 
+	// Relays are the networks that relay agents may sit in; requests through
+	// others are ignored. nil: any relay whose network we serve.
+	Relays   []netip.Prefix
 	Profiles []ProfileRule // first match wins; none: the mode's default
 
 	LeaseTime  time.Duration // for subnets that set none; 0: 24 h

@@ -88,6 +88,12 @@ func (e *engine) parse(b []byte, a arrival) (*request, string) {
 		e.log.Debug("dhcp: request without hardware address or client identifier", "from", a.src)
 		return nil, "no hardware address and no client identifier"
 	}
+	if g := r.client.Relay; g.IsValid() && len(e.cfg.Relays) > 0 &&
+		!slices.ContainsFunc(e.cfg.Relays, func(p netip.Prefix) bool { return p.Contains(g) }) {
+		e.stats.Ignored.Add(1)
+		e.log.Debug("dhcp: relay is not one of ours", "relay", g, "from", a.src)
+		return nil, "relay " + g.String() + " is not one of ours"
+	}
 	e.stats.count(msg.MessageType())
 	e.noteIdentity(r)
 	return r, ""

@@ -168,6 +168,11 @@ func TestRelay(t *testing.T) {
 	if r := b.send(relayed(packet(msgDiscover, mac3), info), far); r != nil {
 		t.Error("a relay of a network we do not serve was answered")
 	}
+	cfg := rackConfig()
+	cfg.Relays = []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}
+	if r := newBench(t, cfg, always(blob)).send(relayed(packet(msgDiscover, mac3), sonic), far); r != nil {
+		t.Error("a relay that is not one of ours was answered")
+	}
 }
 
 // D29: another client identifier at each stage of a boot, still one address;

@@ -21,6 +21,9 @@ func TestMain(m *testing.M) {
 	if path := os.Getenv(envBenchFile); path != "" {
 		benchServer(path)
 	}
+	if os.Getenv(envBenchDHCP) != "" {
+		benchDHCPServer()
+	}
 	wiretest.Main(m)
 }
 

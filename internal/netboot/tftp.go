@@ -21,6 +21,10 @@ type tftpServer struct {
 	wg     sync.WaitGroup
 }
 
+// strangerRetries is how often a packet is repeated for an address that never
+// asked us by DHCP: it may be forged, and its owner get what it never wanted.
+const strangerRetries = 1
+
 // perClient bounds what one address may have open. Firmware needs two (a
 // probe that is just ending and the file); a rack behind NAT needs many.
 func (s *tftpServer) perClient() int { return max(8, s.engine.cfg.Transfers/4) }
@@ -157,6 +161,9 @@ func (s *tftpServer) transfer(ctx context.Context, rq readRequest, c Client, ans
 	stop := context.AfterFunc(ctx, func() { conn.Close() })
 	defer stop()
 	t := newTransfer(conn, rq, f, ans.Size, e.cfg, e.stats)
+	if c.Key() == "" {
+		t.retries = strangerRetries
+	}
 	start := time.Now()
 	n, err := t.run()
 	e.stats.TFTPBytes.Add(n)

@@ -266,6 +266,21 @@ func openFiles(t *testing.T) int {
 	return len(d)
 }
 
+// A forged sender gets two packets at most, not six.
+func TestTFTPStrangersAreNotFlooded(t *testing.T) {
+	s, _ := tftpBench(t, body(2000))
+	s.engine.book.mu.Lock()
+	clear(s.engine.book.m)
+	s.engine.book.mu.Unlock()
+	c := newTFTPClient(t, s)
+	c.rrq(file, "octet")
+	for c.recv(3*time.Second) != nil {
+	}
+	if c.got != 2 {
+		t.Errorf("%d packets to an address that never answered; want 2", c.got)
+	}
+}
+
 // A file that fails half way ends with an error that tells nothing of the
 // host.
 func TestTFTPReadError(t *testing.T) {

@@ -41,6 +41,7 @@ type transfer struct {
 	windowN int // client's window, blocks
 	chunk   int // library's block size: whole windows
 	timeout time.Duration
+	retries int
 	size    int64
 	file    io.ReadSeekCloser
 	stats   *Stats
@@ -64,7 +65,7 @@ const headerLen = 4 // opcode and block number before each block
 func newTransfer(conn *net.UDPConn, rq readRequest, f io.ReadSeekCloser, size int64, cfg Config, st *Stats) *transfer {
 	t := &transfer{
 		conn: conn, rq: rq, file: f, size: size, stats: st,
-		block: defaultBlock, windowN: 1, timeout: tftpTimeout, next: 1,
+		block: defaultBlock, windowN: 1, timeout: tftpTimeout, retries: tftpRetries, next: 1,
 		wrote: make(chan struct{}, 1), closing: make(chan struct{}),
 		end: time.Now().Add(tftpMaxDuration),
 	}
@@ -258,7 +259,7 @@ func (t *transfer) putWindow(from, n int) {
 // ACKs are doubled packets, and doubling ours in turn would never end.
 func (t *transfer) exchange(send func(), first uint16, n int) (int, error) {
 	resent := false
-	for tries := 0; tries <= tftpRetries; tries++ {
+	for tries := 0; tries <= t.retries; tries++ {
 		if tries > 0 {
 			t.stats.TFTPRetransmits.Add(1)
 		}
