@@ -53,6 +53,7 @@ type Result struct {
 type build struct {
 	Options
 	in    inputs
+	facts facts
 	trust []byte // trust.json
 	tool  string // version of mksquashfs
 	work  *workFolder
@@ -83,6 +84,9 @@ func Build(ctx context.Context, o Options) (*Result, error) {
 	}
 	layout, err := b.keep(key, "image", func(path string) error { return b.make(ctx, path) })
 	if err != nil {
+		return nil, err
+	}
+	if err := b.remember(); err != nil {
 		return nil, err
 	}
 	return b.publish(ctx, layout)
@@ -116,6 +120,9 @@ func newBuild(ctx context.Context, o Options) (*build, error) {
 		return nil, err
 	}
 	if b.in, err = digestInputs(o.Recipe, o.Lock, o.Agent, b.trust); err != nil {
+		return nil, err
+	}
+	if b.facts, err = rootFacts(b.in.rr, o.Lock, b.tool, b.in.agent, b.trust); err != nil {
 		return nil, err
 	}
 	b.work, err = newWorkFolder(filepath.Join(o.Store.Dir(), "work"), o.Recipe.Name)

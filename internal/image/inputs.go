@@ -21,9 +21,11 @@ const format = "turnout image 1"
 
 // inputs are digests of what an image is made from.
 type inputs struct {
-	lock string // of the lock file
-	root string // of what the root file system is made from
-	all  string // of everything; salt and UUIDs are derived from it
+	lock  string        // of the lock file
+	root  string        // of what the root file system is made from
+	all   string        // of everything; salt and UUIDs are derived from it
+	rr    recipe.Recipe // what rootRecipe made of the recipe
+	agent string        // of the node agent
 }
 
 // digestInputs computes the digests of a build. What only changes the UKIs
@@ -43,7 +45,7 @@ func digestInputs(r *recipe.Recipe, f *lock.File, agent string, trust []byte) (i
 	if err != nil {
 		return inputs{}, err
 	}
-	in := inputs{lock: lockDigest}
+	in := inputs{lock: lockDigest, rr: rr, agent: agentDigest}
 	if in.root, err = jsonDigest(format, rr, f.Kernel, f.Packages, f.SourceDateEpoch, agentDigest, trust); err != nil {
 		return inputs{}, err
 	}

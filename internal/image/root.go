@@ -60,6 +60,7 @@ func (b *build) root(ctx context.Context) (root, error) {
 	if hit {
 		b.Progress.Note("%-24s from the store: packages, files, node agent and keys are unchanged", "root file system")
 	} else {
+		b.Progress.Note("%-24s is made: %s", "root file system", b.why(nil))
 		var err error
 		if dir, err = b.keep(key, "root-result", func(path string) error { return b.makeRoot(ctx, path) }); err != nil {
 			return root{}, err
@@ -93,13 +94,7 @@ func (b *build) makeRoot(ctx context.Context, dir string) error {
 	if err != nil {
 		return err
 	}
-	st := &stages{reporter: b.Progress}
-	res, err := rootfs.Build(ctx, rootfs.Spec{
-		Packages: b.Lock.Packages, DebPath: b.Store.Path, Recipe: absoluteSources(b.Recipe), ExtraFiles: files,
-		EnableUnits: []string{agentUnit, tmpUnit}, SourceDateEpoch: b.Lock.SourceDateEpoch,
-		WorkDir: b.work.path("rootfs"), Log: b.Log, Progress: st.update,
-	})
-	st.end()
+	res, err := b.tree(ctx, files)
 	if err != nil {
 		return b.keepLogs(err)
 	}
@@ -125,6 +120,48 @@ func (b *build) makeRoot(ctx context.Context, dir string) error {
 	}
 	task.End(progress.Size(packed.SizeBytes) + " by " + packed.Tool)
 	return os.WriteFile(filepath.Join(dir, digestFile), []byte("sha256:"+packed.SHA256), 0o644)
+}
+
+// tree makes the tree of the root, from a base in the store if there is one.
+func (b *build) tree(ctx context.Context, files []rootfs.File) (*rootfs.Result, error) {
+	st := &stages{reporter: b.Progress}
+	spec := rootfs.Spec{
+		Packages: b.Lock.Packages, DebPath: b.Store.Path, Recipe: absoluteSources(b.Recipe), ExtraFiles: files,
+		EnableUnits: []string{agentUnit, tmpUnit}, SourceDateEpoch: b.Lock.SourceDateEpoch,
+		WorkDir: b.work.path("rootfs"), Log: b.Log, Progress: st.update,
+	}
+	run := func() (*rootfs.Result, error) {
+		defer st.end()
+		return rootfs.Build(ctx, spec)
+	}
+	digest, err := spec.BaseDigest()
+	if err != nil {
+		return nil, err
+	}
+	key := "imgbuild base " + digest + " by " + programDigest()
+	base, hit := b.lookup(key)
+	if hit {
+		b.Progress.Note("%-24s from the store: the same packages were configured by an earlier build", "configured packages")
+		spec.Base = base
+		res, err := run()
+		if !errors.Is(err, rootfs.ErrBase) {
+			return res, err
+		}
+		b.Progress.Note("making it anew: %v", err)
+		if err := os.Remove(base); err != nil {
+			return nil, fmt.Errorf("store: %w", err)
+		}
+		spec.Base = ""
+	} else {
+		b.Progress.Note("%-24s are made: %s", "configured packages", b.why(baseFacts))
+	}
+	if !b.NoCache {
+		spec.SaveBase = func(write func(string) error) error {
+			_, err := b.Store.PutKey(key, write)
+			return err
+		}
+	}
+	return run()
 }
 
 // absoluteSources returns r with the sources of its files as absolute paths,
@@ -188,7 +225,7 @@ func (s *stages) update(stage string, done, total int64) {
 	if stage != s.name {
 		s.end()
 		unit := progress.Items
-		if stage == "unpack" {
+		if stage == "unpack" || stage == "restore packages" {
 			unit = progress.Bytes
 		}
 		s.name, s.task = stage, s.reporter.Start("root: "+stage, unit)

@@ -38,7 +38,7 @@ func (b *build) apply(context.Context) error {
 			return err
 		}
 	}
-	return b.pruneFirmware()
+	return nil
 }
 
 // recipeFiles turns a recipe's files into ours.

@@ -155,6 +155,8 @@ func TestBuild(t *testing.T) {
 	s := debian(t).with(t, diverter)
 	var packed []Packed
 	var results []*Result
+	base := filepath.Join(t.TempDir(), "base")
+	keep := func(write func(string) error) error { return write(base) }
 	for i, jobs := range []int{1, 4} {
 		work := filepath.Join(t.TempDir(), strings.Repeat("x", 1+40*i))
 		if i == 1 {
@@ -162,7 +164,7 @@ func TestBuild(t *testing.T) {
 			t.Setenv("TZ", "Asia/Tokyo")
 			t.Setenv("XZ_OPT", "--nonsense")
 		}
-		r, err := Build(t.Context(), Spec{Packages: s.packages, DebPath: s.path, Recipe: testRecipe(), SourceDateEpoch: 1_700_000_000, WorkDir: work, Jobs: jobs})
+		r, err := Build(t.Context(), Spec{Packages: s.packages, DebPath: s.path, Recipe: testRecipe(), SourceDateEpoch: 1_700_000_000, WorkDir: work, Jobs: jobs, SaveBase: keep})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -177,6 +179,42 @@ func TestBuild(t *testing.T) {
 		t.Errorf("not the same bytes: %+v and %+v; the trees differ in:\n%s", packed[0], packed[1], differences(t, results[0].Dir, results[1].Dir))
 	}
 	checkSystem(t, s, results[0])
+	testFromBase(t, s, base, packed[0])
+}
+
+// testFromBase builds from the base that another build kept, and wants the
+// bytes of a build from packages.
+func testFromBase(t *testing.T, s *store, base string, want Packed) {
+	spec := Spec{Packages: s.packages, DebPath: func(string) string { return "/nowhere" }, Recipe: testRecipe(), SourceDateEpoch: 1_700_000_000, WorkDir: t.TempDir(), Base: base}
+	r, err := Build(t.Context(), spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("from a base: %v", r.Timings)
+	checkSystem(t, s, r)
+	got, err := Pack(t.Context(), r.Dir, filepath.Join(spec.WorkDir, "root.squashfs"), PackOptions{SourceDateEpoch: 1_700_000_000, Level: 3})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got != want {
+		t.Errorf("from a base: %+v; from packages: %+v", got, want)
+	}
+	// One bit that went bad is found, even in the last block.
+	raw, err := os.ReadFile(base)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, at := range []int{len(raw) / 2, len(raw) - 2} {
+		bad := slices.Clone(raw)
+		bad[at] ^= 4
+		spec.Base = filepath.Join(t.TempDir(), "bad")
+		if err := os.WriteFile(spec.Base, bad, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := Build(t.Context(), spec); !errors.Is(err, ErrBase) {
+			t.Errorf("a base with a bad byte at %d: Build = %v; want %v", at, err, ErrBase)
+		}
+	}
 }
 
 func checkSystem(t *testing.T, s *store, r *Result) {

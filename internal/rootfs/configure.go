@@ -302,7 +302,7 @@ func (b *build) installed() ([]Installed, error) {
 		}
 		all = append(all, Installed{p.Get("Package"), p.Get("Version"), p.Get("Architecture")})
 	}
-	if len(all) != len(b.debs) {
+	if len(all) != len(b.Packages) {
 		return nil, errors.New("dpkg's database does not hold every package that was unpacked")
 	}
 	return all, nil

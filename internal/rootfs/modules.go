@@ -2,6 +2,7 @@ package rootfs
 
 import (
 	"bytes"
+	"context"
 	"debug/elf"
 	"errors"
 	"fmt"
@@ -124,7 +125,7 @@ const firmwareDir = "usr/lib/firmware"
 
 // pruneFirmware removes the firmware that only excluded modules ask for.
 // Firmware no module at all asks for stays: user space may load it.
-func (b *build) pruneFirmware() error {
+func (b *build) pruneFirmware(context.Context) error {
 	f := b.unpacker.modules
 	if len(f.firmware) == 0 || !b.tree.IsDir(firmwareDir) {
 		return nil

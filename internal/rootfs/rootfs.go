@@ -44,6 +44,13 @@ type Spec struct {
 	// Progress is told how far a stage is; total is 0 if unknown. It may be
 	// called from several goroutines, one call at a time. nil: quiet.
 	Progress func(stage string, done, total int64)
+	// Base is the path of a base that SaveBase kept in an earlier build of the
+	// same BaseDigest: packages are neither unpacked nor configured again. The
+	// result is the same. "" makes everything from packages.
+	Base string
+	// SaveBase is called with the function that writes the base to a path,
+	// once packages are configured. nil: it is not kept.
+	SaveBase func(write func(path string) error) error
 }
 
 // File is a file, folder or link put into the root. Exactly one of Content,
@@ -89,18 +96,7 @@ func Build(ctx context.Context, s Spec) (*Result, error) {
 	}
 	b := &build{Spec: s, dir: filepath.Join(s.WorkDir, "root")}
 	defer b.close()
-	for _, st := range []struct {
-		name string
-		run  func(context.Context) error
-	}{
-		{"prepare", b.prepare},
-		{"unpack", b.unpack},
-		{"dpkg database", b.writeDatabase},
-		{"configure", b.configure},
-		{"apply recipe", b.apply},
-		{"clean", b.clean},
-		{"collect", b.collect},
-	} {
+	for _, st := range b.stages() {
 		start := time.Now()
 		b.progress(st.name, 0, 0)
 		if err := st.run(ctx); err != nil {
@@ -110,6 +106,27 @@ func Build(ctx context.Context, s Spec) (*Result, error) {
 		b.Log.Debug("root file system", "stage", st.name, "took", time.Since(start).Round(time.Millisecond))
 	}
 	return &b.result, nil
+}
+
+// stage is one step of a build.
+type stage struct {
+	name string
+	run  func(context.Context) error
+}
+
+func (b *build) stages() []stage {
+	base := []stage{
+		{"prepare", b.prepare},
+		{"unpack", b.unpack},
+		{"dpkg database", b.writeDatabase},
+		{"configure", b.configure},
+		{"prune firmware", b.pruneFirmware},
+		{"keep packages", b.saveBase},
+	}
+	if b.Base != "" {
+		base = []stage{{"prepare", b.prepare}, {"restore packages", b.restoreBase}}
+	}
+	return append(base, stage{"apply recipe", b.apply}, stage{"clean", b.clean}, stage{"collect", b.collect})
 }
 
 func (s *Spec) fill() error {
