@@ -13,8 +13,10 @@
 // alone; data only helps to explain.
 //
 // PCRs 0, 1, 2, 3, 5, 6 and 7 must replay, so that the log is whole and an
-// operator can see what is in it, but their values are not pinned: they
-// differ from board to board and from one firmware version to the next.
+// operator can see what is in it. They differ from board to board and from
+// one firmware version to the next: 0, 2, 3 and 7 are held against what
+// operators approved for the hardware model (see Firmware), 1, 5 and 6 against
+// nothing.
 package judge
 
 import (
@@ -62,6 +64,9 @@ type Input struct {
 	// the name measure.AppLoader, the systemd-boot of another image of the
 	// fleet, since both slots share one loader.
 	AllowApplications map[string]string
+
+	// Firmware says what PCRs 0, 2, 3 and 7 may be. Nil: anything.
+	Firmware *Firmware
 }
 
 // Judge gives the verdict. At and BootID are the caller's to fill in.
@@ -73,6 +78,7 @@ func Judge(in Input) fleet.Verdict {
 		c.judgePCR7()
 		c.judgePCR11()
 		c.judgeZero()
+		c.judgeFirmware()
 	}
 	return c.close()
 }
@@ -145,9 +151,9 @@ func uniform(b []byte) bool {
 // close decides, and writes the summary.
 func (c *court) close() fleet.Verdict {
 	v := c.verdict
-	v.Accepted = len(v.Findings) == 0 && v.Path != "" && c.log != nil
+	v.Accepted = !slices.ContainsFunc(v.Findings, c.blocking) && v.Path != "" && c.log != nil
 	if v.Accepted {
-		v.Summary = fmt.Sprintf("runs %s by boot path %s; PCR 4 and PCR 11 are as built", c.in.Manifest.Label(), v.Path)
+		v.Summary = fmt.Sprintf("runs %s by boot path %s; PCR 4 and PCR 11 are as built%s", c.in.Manifest.Label(), v.Path, warning(v.Findings))
 		return v
 	}
 	if len(v.Findings) == 0 { // cannot happen, and must not pass if it does

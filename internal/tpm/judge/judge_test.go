@@ -204,6 +204,8 @@ func of(pcr int) func(eventlog.Event) bool {
 	return func(e eventlog.Event) bool { return e.PCR == pcr && e.Extends() }
 }
 
+func hexString(b []byte) string { return hex.EncodeToString(b) }
+
 func digestOf(e eventlog.Event) string { return hex.EncodeToString(e.Digest("sha256")) }
 
 // variable is a UEFI_VARIABLE_DATA.
