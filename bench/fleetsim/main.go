@@ -1,0 +1,140 @@
+// Command fleetsim measures a server under the load of a fleet. It starts
+// the API, the executor and the SQLite store of pxeserver in a process of
+// their own, adds, enrols and connects N simulated nodes over mutual TLS,
+// each with a key and a certificate of its own, lets them send heartbeats,
+// and optionally drives a rollout and kills the server in the middle. Only
+// the TPMs' arithmetic and the nodes' disks are simulated.
+//
+// It prints rates and latencies as the nodes see them, and exits with 1 if a
+// promise was broken: a wish that went back, more nodes on the move than
+// allowed, a node lost.
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/turnout-project/turnout/internal/server"
+)
+
+// options are the command line.
+type options struct {
+	nodes    int
+	interval time.Duration
+	run      time.Duration
+	failing  float64
+	rollout  bool
+	kill     time.Duration
+	dir      string
+	serve    string
+}
+
+func main() {
+	var o options
+	flag.IntVar(&o.nodes, "nodes", 1000, "how many nodes")
+	flag.DurationVar(&o.interval, "interval", 10*time.Second, "between the heartbeats of a node")
+	flag.DurationVar(&o.run, "for", 30*time.Second, "how long heartbeats are measured before anything else happens")
+	flag.BoolVar(&o.rollout, "rollout", false, "then drive a rollout over all nodes")
+	flag.Float64Var(&o.failing, "failing", 1, "percentage of nodes that fail with the new image")
+	flag.DurationVar(&o.kill, "kill", 0, "kill the server this long after the rollout began, and start it again")
+	flag.StringVar(&o.dir, "dir", "", "where state is kept; a temporary folder if empty")
+	flag.StringVar(&o.serve, "serve", "", "be the server on this address (used by fleetsim itself)")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	err := run(ctx, o)
+	stop()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "fleetsim:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, o options) error {
+	if o.serve != "" {
+		return serve(ctx, o.dir, o.serve, o.interval)
+	}
+	if o.dir == "" {
+		dir, err := os.MkdirTemp("", "fleetsim")
+		if err != nil {
+			return err
+		}
+		defer os.RemoveAll(dir)
+		o.dir = dir
+	}
+	token, err := setUp(o.dir)
+	if err != nil {
+		return err
+	}
+	p := &child{o: o}
+	if err := p.start(ctx); err != nil {
+		return err
+	}
+	defer p.kill()
+	f, err := newFleetSim(o, p, token)
+	if err != nil {
+		return err
+	}
+	return f.play(ctx)
+}
+
+// setUp makes the CA and an operator's token.
+func setUp(dir string) (token string, err error) {
+	_, cert, key, err := server.NewCA(time.Now())
+	if err != nil {
+		return "", err
+	}
+	token, line := server.NewToken("fleetsim", "operator")
+	return token, errors.Join(
+		os.WriteFile(filepath.Join(dir, "ca.pem"), cert, 0o600),
+		os.WriteFile(filepath.Join(dir, "ca.key"), key, 0o600),
+		os.WriteFile(filepath.Join(dir, "tokens"), []byte(line), 0o600))
+}
+
+// child is the server's process.
+type child struct {
+	o       options
+	address string
+	cmd     *exec.Cmd
+}
+
+// start starts the server, at the address it had before if it had one, and
+// waits until it answers.
+func (p *child) start(ctx context.Context) error {
+	if p.address == "" {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			return err
+		}
+		p.address = l.Addr().String()
+		l.Close()
+	}
+	p.cmd = exec.CommandContext(ctx, os.Args[0], "-serve", p.address, "-dir", p.o.dir, "-interval", p.o.interval.String())
+	p.cmd.Stderr = os.Stderr
+	out, err := p.cmd.StdoutPipe()
+	if err != nil {
+		return err
+	}
+	if err := p.cmd.Start(); err != nil {
+		return err
+	}
+	if !bufio.NewScanner(out).Scan() {
+		return fmt.Errorf("the server did not start: %w", p.cmd.Wait())
+	}
+	return nil
+}
+
+// kill ends the server without a word, as a power cut would.
+func (p *child) kill() {
+	p.cmd.Process.Kill() //nolint:errcheck // it may have ended
+	p.cmd.Wait()         //nolint:errcheck // killed
+}

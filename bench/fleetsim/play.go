@@ -1,0 +1,256 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/turnout-project/turnout/internal/api"
+	"github.com/turnout-project/turnout/internal/fleet"
+)
+
+// fleetSim is a simulation under way.
+type fleetSim struct {
+	o     options
+	p     *child
+	op    *api.Client
+	nodes []*simNode
+	lat   latencies
+}
+
+func newFleetSim(o options, p *child, token string) (*fleetSim, error) {
+	ca, err := os.ReadFile(filepath.Join(o.dir, "ca.pem"))
+	if err != nil {
+		return nil, err
+	}
+	url := "https://" + p.address
+	f := &fleetSim{o: o, p: p}
+	if f.op, err = api.NewClient(url, ca, token); err != nil {
+		return nil, err
+	}
+	for i := range o.nodes {
+		pool := "rack"
+		if i < max(1, o.nodes/100) {
+			pool = "canary"
+		}
+		fails := pool == "rack" && float64(i%1000) < 10*o.failing
+		n, err := newSimNode(i, pool, fails, url, ca)
+		if err != nil {
+			return nil, err
+		}
+		f.nodes = append(f.nodes, n)
+	}
+	return f, nil
+}
+
+// play is the whole simulation.
+func (f *fleetSim) play(ctx context.Context) error {
+	began := time.Now()
+	if err := f.each(ctx, f.addNode); err != nil {
+		return fmt.Errorf("adding nodes: %w", err)
+	}
+	f.say("added %d nodes in %s", len(f.nodes), since(began))
+	began = time.Now()
+	if err := f.each(ctx, func(ctx context.Context, n *simNode) error { return n.join(ctx) }); err != nil {
+		return fmt.Errorf("enrolling: %w", err)
+	}
+	f.say("enrolled them in %s", since(began))
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	var all sync.WaitGroup
+	for i, n := range f.nodes {
+		all.Go(func() { f.live(ctx, n, time.Duration(i)*f.o.interval/time.Duration(len(f.nodes)), stop) })
+	}
+	err := f.acts(ctx)
+	if err == nil {
+		err = context.Cause(ctx)
+	}
+	stop(nil)
+	all.Wait()
+	return err
+}
+
+func (f *fleetSim) acts(ctx context.Context) error {
+	if err := pause(ctx, f.o.interval+f.o.interval/2); err != nil { // the first heartbeats carry the inventory and make connections
+		return err
+	}
+	f.lat.reset()
+	cpu, _ := usage(f.p.cmd.Process.Pid)
+	if err := pause(ctx, f.o.run); err != nil {
+		return err
+	}
+	f.say("heartbeats: %s", f.lat.String())
+	after, rss := usage(f.p.cmd.Process.Pid)
+	f.say("server: %.0f %% of one core, %d MiB resident, database %d MiB", 100*(after-cpu).Seconds()/f.o.run.Seconds(), rss>>20, f.dbSize()>>20)
+	if !f.o.rollout {
+		return nil
+	}
+	f.lat.reset()
+	if err := f.rollOut(ctx); err != nil {
+		return err
+	}
+	f.say("heartbeats meanwhile: %s", f.lat.String())
+	_, rss = usage(f.p.cmd.Process.Pid)
+	f.say("server: %d MiB resident, database %d MiB", rss>>20, f.dbSize()>>20)
+	return nil
+}
+
+func (f *fleetSim) dbSize() (n int64) {
+	for _, s := range []string{"", "-wal"} {
+		if st, err := os.Stat(filepath.Join(f.o.dir, "fleet.db"+s)); err == nil {
+			n += st.Size()
+		}
+	}
+	return n
+}
+
+func (f *fleetSim) addNode(ctx context.Context, n *simNode) error {
+	_, err := f.op.AddNode(ctx, api.NodeRequest{Name: n.name, Pool: n.pool, MACs: []string{string(n.mac)}})
+	return err
+}
+
+// each does something to all nodes, 32 at a time.
+func (f *fleetSim) each(ctx context.Context, do func(context.Context, *simNode) error) error {
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(32)
+	for _, n := range f.nodes {
+		g.Go(func() error { return do(ctx, n) })
+	}
+	return g.Wait()
+}
+
+// live sends a node's heartbeats until ctx ends. An unreachable server is
+// tried again; a broken promise ends the simulation.
+func (f *fleetSim) live(ctx context.Context, n *simNode, offset time.Duration, stop context.CancelCauseFunc) {
+	next := time.Now().Add(offset)
+	for first := true; ; {
+		if pause(ctx, time.Until(next)) != nil {
+			return
+		}
+		took, err := n.beat(ctx, first)
+		if ctx.Err() != nil {
+			return
+		}
+		f.lat.add(took, err)
+		if errors.Is(err, errBackwards) || api.Unauthorized(err) {
+			stop(err)
+			return
+		}
+		first = first && err != nil
+		next = next.Add(f.o.interval)
+	}
+}
+
+// rollOut moves all nodes and checks at each look what was promised.
+func (f *fleetSim) rollOut(ctx context.Context) error {
+	p := fleet.Policy{Stages: []fleet.RolloutStage{{Pool: "canary"}, {Pool: "rack"}},
+		MaxUnavailable: fleet.Amount{Percent: 10}, FailureBudget: fleet.Amount{Percent: 5}, Timeout: time.Hour}
+	began := time.Now()
+	draft, err := f.op.StartRollout(ctx, api.RolloutRequest{Image: newImage, Policy: p, DryRun: true})
+	if err != nil {
+		return err
+	}
+	f.say("rollout of %d nodes planned in %s", len(draft.Nodes), since(began))
+	r, err := f.op.StartRollout(ctx, api.RolloutRequest{Image: newImage, Policy: p})
+	if err != nil {
+		return err
+	}
+	began = time.Now()
+	killed := f.o.kill == 0
+	for r.State == fleet.RolloutRunning {
+		if err := pause(ctx, time.Second); err != nil {
+			return context.Cause(ctx)
+		}
+		if !killed && time.Since(began) > f.o.kill {
+			killed = true
+			down := time.Now()
+			f.p.kill()
+			if err := f.p.start(ctx); err != nil {
+				return err
+			}
+			f.say("server killed, and back after %s", since(down))
+		}
+		got, err := f.op.Rollout(ctx, r.ID)
+		if errors.Is(err, api.ErrUnreachable) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		if err := check(r, got); err != nil {
+			return err
+		}
+		r = got
+	}
+	return f.ended(ctx, r, began)
+}
+
+// check holds one look at a rollout against the one before.
+func check(old, r *fleet.Rollout) error {
+	size, moving := map[int]int{}, map[int]int{}
+	for i, m := range r.Nodes {
+		size[m.Stage]++
+		if m.State == fleet.MoveMoving {
+			moving[m.Stage]++
+		}
+		if m.Stage > r.Stage && m.State != fleet.MoveWaiting {
+			return fmt.Errorf("node %s of stage %d is %s in stage %d", m.Node, m.Stage, m.State, r.Stage)
+		}
+		if was := old.Nodes[i].State; m.State == fleet.MoveWaiting && was != fleet.MoveWaiting {
+			return fmt.Errorf("node %s was %s and waits again", m.Node, was)
+		}
+	}
+	for s, n := range moving {
+		if limit := r.Policy.MaxUnavailable.AtLeastOne(size[s]); n > limit {
+			return fmt.Errorf("%d nodes of stage %d are on the move, allowed are %d", n, s, limit)
+		}
+	}
+	return nil
+}
+
+// ended checks where every node is.
+func (f *fleetSim) ended(ctx context.Context, r *fleet.Rollout, began time.Time) error {
+	states := map[fleet.MoveState]int{}
+	for _, m := range r.Nodes {
+		states[m.State]++
+	}
+	f.say("rollout %s after %s: %v %s", r.State, since(began), states, r.Reason)
+	nodes, err := f.op.Nodes(ctx)
+	if err != nil {
+		return err
+	}
+	if len(nodes) != len(f.nodes) || r.State != fleet.RolloutDone {
+		return fmt.Errorf("%d of %d nodes are left, the rollout is %s", len(nodes), len(f.nodes), r.State)
+	}
+	for i, n := range nodes {
+		want := newImage
+		if f.nodes[i].fails {
+			want = oldImage
+		}
+		if got := n.Reported.BootedImage(); got != want {
+			return fmt.Errorf("node %s runs %s, want %s", n.Name, got, want)
+		}
+	}
+	f.say("every node runs what it should")
+	return nil
+}
+
+func (f *fleetSim) say(format string, a ...any) { fmt.Printf(format+"\n", a...) }
+
+func since(t time.Time) time.Duration { return time.Since(t).Round(time.Millisecond) }
+
+// pause waits, or returns why not.
+func pause(ctx context.Context, d time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-time.After(d):
+		return nil
+	}
+}
