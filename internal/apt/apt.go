@@ -13,9 +13,11 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"strings"
 
+	"github.com/turnout-project/turnout/internal/compat"
 	"github.com/turnout-project/turnout/internal/lock"
 	"github.com/turnout-project/turnout/internal/recipe"
 )
@@ -73,6 +75,15 @@ func choose(ctx context.Context, a *root, ix *index, r *recipe.Recipe, f *lock.F
 	if err != nil {
 		return err
 	}
+	tables := compat.Default()
+	d, err := ix.driver(tables, r)
+	if err != nil {
+		return err
+	}
+	if d != nil {
+		want.names = append(want.names, d.image...)
+		maps.Copy(want.pins, d.pins(tables, ix))
+	}
 	if err := a.pin(want.pins); err != nil {
 		return err
 	}
@@ -88,9 +99,15 @@ func choose(ctx context.Context, a *root, ix *index, r *recipe.Recipe, f *lock.F
 	if f.Tools, err = a.tools(ctx, ix, want); err != nil {
 		return err
 	}
+	if d != nil {
+		if f.Build, err = a.build(ctx, ix, r, want, d); err != nil {
+			return err
+		}
+	}
 	byName := func(a, b lock.Package) int { return strings.Compare(a.Name, b.Name) }
 	slices.SortFunc(f.Packages, byName)
 	slices.SortFunc(f.Tools, byName)
+	slices.SortFunc(f.Build, byName)
 	if err := oneKernel(r, want.kernel, chosen); err != nil {
 		return err
 	}
@@ -141,7 +158,7 @@ func oneKernel(r *recipe.Recipe, kernel string, chosen []*stanza) error {
 
 // families turns a mismatch of driver versions into an error at the recipe's line.
 func families(r *recipe.Recipe, f *lock.File) error {
-	err := lock.CheckFamilies(f.Packages)
+	err := lock.CheckFamilies(slices.Concat(f.Packages, f.Build))
 	var fe *lock.FamilyError
 	if !errors.As(err, &fe) {
 		return err
@@ -158,9 +175,14 @@ func fieldOf(r *recipe.Recipe, name string) string {
 	if lock.MatchName(r.Kernel.Package, name) {
 		return "kernel.package"
 	}
-	for i, p := range r.Packages {
-		if n, _, _ := strings.Cut(p, "="); n == name {
-			return fmt.Sprintf("packages[%d]", i)
+	for _, l := range []struct {
+		field string
+		names []string
+	}{{"packages", r.Packages}, {"driver.packages", r.Driver.Packages}, {"firmware.packages", r.Firmware.Packages}} {
+		for i, p := range l.names {
+			if n, _, _ := strings.Cut(p, "="); n == name {
+				return fmt.Sprintf("%s[%d]", l.field, i)
+			}
 		}
 	}
 	return "packages"

@@ -36,23 +36,34 @@ func (ix *index) request(r *recipe.Recipe) (*request, error) {
 	}
 	q.kernel = kernel.name
 	q.pins[kernel.name] = kernel.version
+	if len(ix.byName[headers(kernel.name)]) > 0 {
+		q.pins[headers(kernel.name)] = kernel.version
+	}
 	q.names = append(q.names, kernel.name)
-	for i, p := range r.Packages {
-		field := fmt.Sprintf("packages[%d]", i)
+	if err := q.add(ix, r, "packages", r.Packages); err != nil {
+		return nil, err
+	}
+	return q, q.add(ix, r, "firmware.packages", r.Firmware.Packages)
+}
+
+// add asks for the packages of one list of the recipe.
+func (q *request) add(ix *index, r *recipe.Recipe, list string, packages []string) error {
+	for i, p := range packages {
+		field := fmt.Sprintf("%s[%d]", list, i)
 		name, pin, pinned := strings.Cut(p, "=")
 		if err := ix.exists(r, field, name); err != nil {
-			return nil, err
+			return err
 		}
 		if pinned {
 			s, err := ix.version(r, field, name, pin)
 			if err != nil {
-				return nil, err
+				return err
 			}
 			q.pins[name] = s.version
 		}
 		q.names = append(q.names, name)
 	}
-	return q, nil
+	return nil
 }
 
 // version returns the newest version of name that is what pin asks for.
@@ -179,7 +190,7 @@ func (a *root) install(ctx context.Context, ix *index, r *recipe.Recipe, names [
 	}
 	// Quiet, apt does not say why; ask again.
 	if _, err = a.run(ctx, "apt-get", append([]string{"-q", "-y", "-s", "install"}, names...)...); errors.As(err, &ce) {
-		return nil, explainInstall(r, ce)
+		return nil, ix.explainInstall(r, ce)
 	}
 	return nil, ce
 }
@@ -188,9 +199,10 @@ func (a *root) install(ctx context.Context, ix *index, r *recipe.Recipe, names [
 var unmet = regexp.MustCompile(`^\s*(?:(\S+) : )?\s*((?:Pre)?Depends|Conflicts|Breaks): (\S+)(?: \(([<=>]+) ([^)]+)\))?(?: (.*))?$`)
 
 // explainInstall puts the solver's first complaint at the recipe's line.
-func explainInstall(r *recipe.Recipe, ce *commandError) error {
+func (ix *index) explainInstall(r *recipe.Recipe, ce *commandError) error {
 	var lines []string
 	culprit, hint := "", ""
+	family := ""
 	for line := range strings.Lines(ce.output) {
 		m := unmet.FindStringSubmatch(strings.TrimRight(line, "\n"))
 		if m == nil {
@@ -200,6 +212,9 @@ func explainInstall(r *recipe.Recipe, ce *commandError) error {
 			culprit, _, _ = strings.Cut(m[1], ":")
 		}
 		lines = append(lines, strings.Join(strings.Fields(line), " "))
+		if family == "" {
+			family = ix.driverPin(m[1])
+		}
 		if m[4] == "=" && hint == "" {
 			hint = fmt.Sprintf("they must be of one version: pin %q beside it", m[3]+"="+m[5])
 		}
@@ -209,6 +224,9 @@ func explainInstall(r *recipe.Recipe, ce *commandError) error {
 	}
 	if hint == "" {
 		hint = "a suite or component may be missing from base.sources, or two packages exclude each other"
+	}
+	if family != "" {
+		hint = family
 	}
 	more := ""
 	if len(lines) > 3 {

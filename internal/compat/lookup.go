@@ -53,6 +53,11 @@ func (t *Tables) Package(name string) (row PackageRow, ok bool) {
 	return find(t.Packages, func(r PackageRow) bool { return r.re.MatchString(name) })
 }
 
+// DriverSet returns the packages of a driver in a distribution.
+func (t *Tables) DriverSet(distribution, flavour string) (DriverSet, bool) {
+	return find(t.DriverSets, func(s DriverSet) bool { return s.Distribution == distribution && s.Flavour == flavour })
+}
+
 // BoardNames returns the names of all boards.
 func (t *Tables) BoardNames() []string {
 	var names []string

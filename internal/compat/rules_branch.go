@@ -18,9 +18,9 @@ func (c *checker) branchKnown() {
 	b, ok := c.t.Branch(n)
 	switch {
 	case !ok:
-		c.add(Warning, c.driverField(), "", "give newer tables with --data", "branch R%d is in no table: nothing is known of its support", n)
+		c.add(Warning, c.driverField(), "", "give newer tables with --compat-data", "branch R%d is in no table: nothing is known of its support", n)
 	case len(b.EOL) == 0 && b.Ended == "":
-		c.add(Warning, c.driverField(), b.Source, "look for its dates and give them with --data", "the end of life of R%d is not known", n)
+		c.add(Warning, c.driverField(), b.Source, "look for its dates and give them with --compat-data", "the end of life of R%d is not known", n)
 	}
 }
 

@@ -22,7 +22,7 @@ func (c *checker) cudaFloor() {
 		toolkit, known := find(c.t.Toolkits, func(t Toolkit) bool { return t.CUDA == cuda && t.Release == "GA" })
 		switch {
 		case !known:
-			c.add(Warning, field, "", "give newer tables with --data", "CUDA %s is in no table", cuda)
+			c.add(Warning, field, "", "give newer tables with --compat-data", "CUDA %s is in no table", cuda)
 		case d.Branch == 0 || d.atLeast(toolkit.Driver):
 		case fam.MinBranch == 0:
 			c.add(Error, field, toolkit.Source, "take a driver from "+toolkit.Driver+" on", "CUDA %s needs driver %s; this is the %s", cuda, toolkit.Driver, d)

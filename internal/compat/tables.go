@@ -30,6 +30,7 @@ type Tables struct {
 	KnownBad      []KnownBad
 	MIG           []MIGTable
 	Packages      []PackageRow
+	DriverSets    []DriverSet
 }
 
 // Architecture is a generation of GPUs.
@@ -179,6 +180,15 @@ type PackageRow struct {
 	re *regexp.Regexp
 }
 
+// DriverSet names the packages of a driver in a distribution.
+type DriverSet struct {
+	Distribution string   `yaml:"distribution"`
+	Flavour      string   `yaml:"flavour"`
+	Image        []string `yaml:"image"` // what the image needs in any case
+	Build        []string `yaml:"build"` // sources of the kernel modules
+	Source       string   `yaml:"source"`
+}
+
 // file is a file of tables; each of data/ has some of the keys.
 type file struct {
 	Version       int               `yaml:"version"`
@@ -194,6 +204,7 @@ type file struct {
 	KnownBad      []KnownBad        `yaml:"rows"`
 	MIG           []MIGTable        `yaml:"tables"`
 	Packages      []PackageRow      `yaml:"packages"`
+	DriverSets    []DriverSet       `yaml:"driver_sets"`
 }
 
 // Default returns the tables this program was built with. Each call makes new
@@ -245,6 +256,7 @@ func (t *Tables) Lay(name string, b []byte) error {
 	t.KnownBad = lay(t.KnownBad, f.KnownBad, func(r KnownBad) string { return r.ID })
 	t.MIG = lay(t.MIG, f.MIG, func(r MIGTable) string { return r.ID })
 	t.Packages = lay(t.Packages, f.Packages, func(r PackageRow) string { return r.Match })
+	t.DriverSets = lay(t.DriverSets, f.DriverSets, func(r DriverSet) string { return r.Distribution + " " + r.Flavour })
 	if err := t.validate(); err != nil {
 		return fmt.Errorf("compatibility data %s: %w", name, err)
 	}
@@ -273,6 +285,7 @@ func (f *file) cite() {
 	citeAll(f, f.Toolkits, func(r *Toolkit) *string { return &r.Source })
 	citeAll(f, f.KnownBad, func(r *KnownBad) *string { return &r.Source })
 	citeAll(f, f.Packages, func(r *PackageRow) *string { return &r.Source })
+	citeAll(f, f.DriverSets, func(r *DriverSet) *string { return &r.Source })
 	citeAll(f, f.MIG, func(r *MIGTable) *string { return &r.Source })
 	for i := range f.MIG {
 		citeAll(f, f.MIG[i].Profiles, func(r *MIGProfile) *string { return &r.Source })

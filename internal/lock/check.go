@@ -3,6 +3,7 @@ package lock
 import (
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/turnout-project/turnout/internal/recipe"
@@ -33,9 +34,10 @@ func Check(r *recipe.Recipe, f *File) error {
 		e.add("it is for %s, the recipe for %s", f.Architecture, r.Architecture)
 	}
 	e.kernel(r, f)
-	for _, want := range r.Packages {
+	for _, want := range slices.Concat(r.Packages, r.Firmware.Packages) {
 		e.wanted(want, f)
 	}
+	e.driver(r, f)
 	e.sources(r, f)
 	if len(e.Reasons) == 0 {
 		e.add("the recipe asks for other packages or sources than when it was locked")
@@ -55,6 +57,40 @@ func (e *StaleError) kernel(r *recipe.Recipe, f *File) {
 	if p, _ := Find(f.Packages, f.Kernel); r.Kernel.Version != "" && p.Version != r.Kernel.Version {
 		e.add("kernel %s is %s, the recipe wants %s", f.Kernel, p.Version, r.Kernel.Version)
 	}
+}
+
+// driver compares the driver's pin with the sources of its modules.
+func (e *StaleError) driver(r *recipe.Recipe, f *File) {
+	d := r.Driver
+	if d.Family == "" {
+		if len(f.Build) > 0 {
+			e.add("it has a driver, the recipe none")
+		}
+		return
+	}
+	var sources *Package
+	for i, p := range f.Build {
+		if families[0].has(p) {
+			sources = &f.Build[i]
+		}
+	}
+	switch {
+	case sources == nil:
+		e.add("it has no driver")
+		return
+	case d.Version != "" && Upstream(sources.Version) != d.Version, d.Version == "" && !strings.HasPrefix(sources.Version, fmt.Sprintf("%d.", d.Branch)):
+		e.add("driver is %s, the recipe wants %s", Upstream(sources.Version), wantedDriver(d))
+	}
+	for _, want := range d.Packages {
+		e.wanted(want, f)
+	}
+}
+
+func wantedDriver(d recipe.Driver) string {
+	if d.Version != "" {
+		return d.Version
+	}
+	return fmt.Sprintf("branch %d", d.Branch)
 }
 
 func (e *StaleError) wanted(want string, f *File) {
