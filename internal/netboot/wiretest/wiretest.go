@@ -167,23 +167,35 @@ func (h *Host) Run(args ...string) string {
 func (h *Host) Do(f func() error) {
 	h.t.Helper()
 	done := make(chan error)
-	go func() {
-		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
-		done <- func() error {
-			ns, err := os.Open(fmt.Sprintf("/proc/%d/ns/net", h.PID))
-			if err != nil {
-				return err
-			}
-			defer ns.Close()
-			if err := unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET); err != nil {
-				return err
-			}
-			return f()
-		}()
-	}()
+	go func() { done <- inNamespace(fmt.Sprintf("/proc/%d/ns/net", h.PID), f) }()
 	if err := <-done; err != nil {
 		h.t.Fatal(err)
 	}
+}
+
+// inNamespace puts the thread back where it was: a thread that ends takes the
+// processes with it that it started (PR_SET_PDEATHSIG).
+func inNamespace(path string, f func() error) error {
+	runtime.LockOSThread()
+	home, err := os.Open("/proc/thread-self/ns/net")
+	if err != nil {
+		return err
+	}
+	defer home.Close()
+	ns, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer ns.Close()
+	if err := unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET); err != nil {
+		return err
+	}
+	ferr := f()
+	if err := unix.Setns(int(home.Fd()), unix.CLONE_NEWNET); err != nil {
+		return err // the thread stays locked and ends with this goroutine
+	}
+	runtime.UnlockOSThread()
+	return ferr
 }
 
 // Link brings an interface of ours up and gives it addresses.
