@@ -83,14 +83,16 @@ type ActivateRequest struct {
 // ActivateResponse carries the client certificate for the CSR of the session.
 type ActivateResponse struct {
 	Node        string `json:"node"`
-	Certificate string `json:"certificate"` // PEM, leaf only
+	Certificate string `json:"certificate"`          // PEM, leaf only
+	RenewAfter  int    `json:"renewAfter,omitempty"` // seconds after which to enrol anew, well before it runs out; 0 means when it has
 }
 
 // NonceResponse is what the next quote must answer.
 type NonceResponse struct {
-	Nonce []byte `json:"nonce"` // 32 bytes, used once
-	Bank  string `json:"bank"`  // "sha256"
-	PCRs  []int  `json:"pcrs"`  // exactly these must be selected
+	Nonce []byte `json:"nonce"`           // 32 bytes, used once
+	Bank  string `json:"bank"`            // "sha256"
+	PCRs  []int  `json:"pcrs"`            // exactly these must be selected
+	Every int    `json:"every,omitempty"` // seconds after which to attest again, even if accepted; 0 means never
 }
 
 // AttestRequest is one piece of evidence.
@@ -104,6 +106,10 @@ type AttestRequest struct {
 	Signature []byte         `json:"signature"` // TPMT_SIGNATURE
 	PCRs      map[int][]byte `json:"pcrs"`      // values of the selection, in the quote's bank
 	EventLog  []byte         `json:"eventLog"`  // as the kernel shows it, TCG PC Client binary form
+	// LogHash stands for a log that was accepted before in this boot (see
+	// LogHash); EventLog is empty then. An answer "no-log" asks for the log.
+	LogHash string       `json:"logHash,omitempty"`
+	Model   *fleet.Model `json:"model,omitempty"` // of the machine, as its firmware calls it
 }
 
 // HeartbeatResponse tells a node what is wanted of it.

@@ -66,8 +66,8 @@ func (c *Client) RemoveNode(ctx context.Context, name string) error {
 	return c.t.call(ctx, http.MethodDelete, PathNodes+"/"+url.PathEscape(name), c.header, nil, nil)
 }
 
-// NodeAct does "approve", "cordon", "uncordon", "unban", "cleartpm" or
-// "reimage" to a node and returns what it is then.
+// NodeAct does "approve", "cordon", "uncordon", "unban", "cleartpm",
+// "revoke" or "reimage" to a node and returns what it is then.
 func (c *Client) NodeAct(ctx context.Context, name, act string, r NodeRequest) (*fleet.Node, error) {
 	return send[*fleet.Node](ctx, c, http.MethodPost, PathNodes+"/"+url.PathEscape(name)+"/"+act, r)
 }
@@ -86,6 +86,21 @@ func (c *Client) Pools(ctx context.Context) ([]fleet.Pool, error) {
 // "name version".
 func (c *Client) SetPool(ctx context.Context, p fleet.Pool) (*fleet.Pool, error) {
 	return send[*fleet.Pool](ctx, c, http.MethodPut, PathPools+"/"+url.PathEscape(p.Name), p)
+}
+
+// Baselines lists what the firmware of each hardware model measures, by ID.
+func (c *Client) Baselines(ctx context.Context) ([]fleet.Baseline, error) {
+	return get[[]fleet.Baseline](ctx, c, PathBaselines)
+}
+
+// ApproveBaseline lets nodes of a model show what was seen.
+func (c *Client) ApproveBaseline(ctx context.Context, id string) (*fleet.Baseline, error) {
+	return send[*fleet.Baseline](ctx, c, http.MethodPost, PathBaselines+"/"+url.PathEscape(id)+"/approve", nil)
+}
+
+// ForgetBaseline drops a baseline, approved or not.
+func (c *Client) ForgetBaseline(ctx context.Context, id string) error {
+	return c.t.call(ctx, http.MethodDelete, PathBaselines+"/"+url.PathEscape(id), c.header, nil, nil)
 }
 
 // Images lists published images, newest first.

@@ -17,10 +17,14 @@ import (
 //	POST   nodes/{node}/uncordon                   -> fleet.Node
 //	POST   nodes/{node}/unban    NodeRequest       -> fleet.Node   image, "" for all
 //	POST   nodes/{node}/cleartpm                   -> fleet.Node   forget its TPM: the next one is bound
+//	POST   nodes/{node}/revoke                     -> fleet.Node   its certificates: it must prove its TPM again
 //	POST   nodes/{node}/reimage  NodeRequest       -> fleet.Node   image, "" for its pool's
 //	POST   slots/flip            FlipRequest       -> []Flip
 //	GET    pools                 []fleet.Pool
 //	PUT    pools/{pool}          fleet.Pool        -> fleet.Pool
+//	GET    baselines             []fleet.Baseline
+//	POST   baselines/{id}/approve                  -> fleet.Baseline
+//	DELETE baselines/{id}
 //	GET    images                []fleet.Image
 //	POST   images                PublishRequest    -> fleet.Image
 //	HEAD   blobs/{digest}        200 or 404
@@ -35,6 +39,7 @@ const (
 	PathNodes     = "/v1/nodes"
 	PathFlip      = "/v1/slots/flip"
 	PathPools     = "/v1/pools"
+	PathBaselines = "/v1/baselines"
 	PathImageList = "/v1/images"
 	PathBlobs     = "/v1/blobs/"
 	PathRollouts  = "/v1/rollouts"

@@ -25,7 +25,7 @@ func (s *Server) nonce(_ http.ResponseWriter, r *http.Request, n *fleet.Node) (a
 	}
 	raw, err := hex.DecodeString(key)
 	bank, pcrs := s.TPM.Wanted()
-	return &api.NonceResponse{Nonce: raw, Bank: bank, PCRs: pcrs}, err
+	return &api.NonceResponse{Nonce: raw, Bank: bank, PCRs: pcrs, Every: int(s.AttestEvery.Seconds())}, err
 }
 
 // attest judges evidence and keeps the verdict.
@@ -34,7 +34,7 @@ func (s *Server) attest(w http.ResponseWriter, r *http.Request, n *fleet.Node) (
 	if err != nil {
 		return nil, err
 	}
-	v, clock, err := s.judge(r.Context(), n.Name, req)
+	v, clock, err := s.judge(r.Context(), n, req)
 	if err != nil {
 		return nil, err
 	}
@@ -43,14 +43,16 @@ func (s *Server) attest(w http.ResponseWriter, r *http.Request, n *fleet.Node) (
 		v.Path = req.Path
 	}
 	err = s.update(r.Context(), func(tx store.Tx) error {
-		return errors.Join(s.keepVerdict(r.Context(), tx, n.Name, req, v), keepClock(r.Context(), tx, n.Name, clock))
+		return errors.Join(s.keepVerdict(r.Context(), tx, n.Name, req, v), keepClock(r.Context(), tx, n.Name, clock),
+			s.learn(r.Context(), tx, n, req, v, clock))
 	})
 	return v, err
 }
 
 // judge uses up the nonce before anything else: whatever comes of the
 // evidence, the nonce cannot be answered twice.
-func (s *Server) judge(ctx context.Context, node string, req *api.AttestRequest) (*fleet.Verdict, *store.Clock, error) {
+func (s *Server) judge(ctx context.Context, n *fleet.Node, req *api.AttestRequest) (*fleet.Verdict, *store.Clock, error) {
+	node := n.Name
 	enrolment, err := s.Store.Enrolment(ctx, node)
 	if errors.Is(err, store.ErrNotFound) {
 		return nil, nil, problem(http.StatusUnauthorized, "enrol again", "node %q has no enrolled TPM", node)
@@ -68,7 +70,10 @@ func (s *Server) judge(ctx context.Context, node string, req *api.AttestRequest)
 	if err != nil {
 		return nil, nil, err
 	}
-	e := Evidence{Request: req, AKPublic: enrolment.AKPublic, Before: enrolment.Clock}
+	e := Evidence{Request: req, AKPublic: enrolment.AKPublic, Before: enrolment.Clock, Last: n.Verdict}
+	if e.Firmware, err = s.firmware(ctx, modelOf(n, req)); err != nil {
+		return nil, nil, err
+	}
 	why, err := s.attested(ctx, req.Image, &e)
 	if err != nil || why != "" {
 		return unjudged("image", why), nil, err
@@ -78,31 +83,33 @@ func (s *Server) judge(ctx context.Context, node string, req *api.AttestRequest)
 		v.Image = e.Image.Digest
 	}
 	if !v.Accepted && clock != nil && req.Stage == fleet.StageInstaller {
-		s.judgeOthers(e, &v)
+		clock = s.judgeOthers(e, &v, clock)
 	}
 	return &v, clock, nil
 }
 
 // judgeOthers holds an installer against the other images: a node cannot
 // tell from which of them the installer came that it was sent.
-func (s *Server) judgeOthers(e Evidence, v *fleet.Verdict) {
+func (s *Server) judgeOthers(e Evidence, v *fleet.Verdict, clock *store.Clock) *store.Clock {
 	claimed := e.Image
 	for _, e.Image = range e.Fleet {
 		if e.Image == claimed {
 			continue
 		}
-		if other, _ := s.TPM.Judge(e); other.Accepted {
+		if other, c := s.TPM.Judge(e); other.Accepted {
 			*v = other
-			return
+			return c
 		}
 	}
+	return clock
 }
 
 // checkAttestation is the name under which a refused attestation is kept
 // among failed checks.
 const checkAttestation = "attestation"
 
-// keepClock remembers how far a TPM has counted.
+// keepClock remembers how far a TPM has counted, and what it showed then. Of
+// two answers that come at once the later one counts.
 func keepClock(ctx context.Context, tx store.Tx, node string, c *store.Clock) error {
 	if c == nil {
 		return nil
@@ -110,6 +117,9 @@ func keepClock(ctx context.Context, tx store.Tx, node string, c *store.Clock) er
 	e, err := tx.Enrolment(ctx, node)
 	if err != nil {
 		return err
+	}
+	if b := e.Clock; b != nil && (b.Reset > c.Reset || b.Reset == c.Reset && b.Millis > c.Millis) {
+		return nil
 	}
 	e.Clock = c
 	return tx.PutEnrolment(ctx, e)
@@ -165,6 +175,9 @@ func (s *Server) keepVerdict(ctx context.Context, tx store.Tx, node string, req 
 	}
 	isNews := n.Verdict == nil || n.Verdict.Accepted != v.Accepted || n.Verdict.BootID != v.BootID || n.Verdict.Summary != v.Summary
 	n.Verdict, n.LastSeen = v, s.now()
+	if v.Accepted {
+		n.Verified = v.At
+	}
 	if !v.Accepted && req.Stage == fleet.StageSystem && n.Reported != nil && n.Reported.BootID == req.BootID {
 		b := n.Reported.Slot(n.Reported.Booted)
 		if v.Image == "" || b.Image == v.Image {

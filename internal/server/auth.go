@@ -10,6 +10,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 
 	"github.com/turnout-project/turnout/internal/fleet"
@@ -112,7 +113,8 @@ func (s *Server) asNode(h func(w http.ResponseWriter, r *http.Request, n *fleet.
 
 // node finds whose client certificate a request came with. The certificate
 // alone is not enough: the node must still be known, admitted, and have the
-// TPM that the certificate was made for.
+// TPM that the certificate was made for, and the certificate must be one of
+// those that are taken: not revoked, not replaced twice.
 func (s *Server) node(ctx context.Context, r *http.Request) (*fleet.Node, error) {
 	const hint = "enrol again"
 	if r.TLS == nil || len(r.TLS.PeerCertificates) == 0 {
@@ -125,6 +127,10 @@ func (s *Server) node(ctx context.Context, r *http.Request) (*fleet.Node, error)
 	n, err := s.Store.Node(ctx, name)
 	if err != nil || n.EKHash != ek || n.State == fleet.NodePending {
 		return nil, problem(http.StatusUnauthorized, hint, "node %q is not enrolled with this TPM", name)
+	}
+	e, err := s.Store.Enrolment(ctx, name)
+	if err != nil || !slices.Contains(e.Serials, serialOf(r.TLS.PeerCertificates[0])) {
+		return nil, problem(http.StatusUnauthorized, hint, "client certificate of node %q was revoked or replaced", name)
 	}
 	return n, nil
 }

@@ -107,23 +107,27 @@ func (ca *CA) ServerCertificate(names []string, now time.Time) (*tls.Certificate
 }
 
 // nodeCertificate signs the public key of a CSR (DER) for a node with a TPM.
-// Names in the CSR are ignored.
-func (ca *CA) nodeCertificate(csr []byte, node, ekHash string, now time.Time, life time.Duration) (string, error) {
+// Names in the CSR are ignored. The serial number is returned in hex.
+func (ca *CA) nodeCertificate(csr []byte, node, ekHash string, now time.Time, life time.Duration) (cert, serial string, err error) {
 	r, err := parseCSR(csr)
 	if err != nil {
-		return "", err
+		return "", "", err
 	}
-	der, err := sign(&x509.Certificate{
+	t := &x509.Certificate{
 		Subject:   pkix.Name{CommonName: node, OrganizationalUnit: []string{nodeUnit}, SerialNumber: ekHash},
 		NotBefore: epoch, NotAfter: now.Add(life),
 		KeyUsage:    x509.KeyUsageDigitalSignature,
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
-	}, ca.Cert, r.PublicKey, ca.key)
-	if err != nil {
-		return "", fmt.Errorf("making the certificate of node %q: %w", node, err)
 	}
-	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})), nil
+	der, err := sign(t, ca.Cert, r.PublicKey, ca.key)
+	if err != nil {
+		return "", "", fmt.Errorf("making the certificate of node %q: %w", node, err)
+	}
+	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})), serialOf(t), nil
 }
+
+// serialOf returns the serial number of a certificate in hex.
+func serialOf(c *x509.Certificate) string { return c.SerialNumber.Text(16) }
 
 func parseCSR(der []byte) (*x509.CertificateRequest, error) {
 	r, err := x509.ParseCertificateRequest(der)

@@ -244,19 +244,23 @@ func (s *Server) activate(w http.ResponseWriter, r *http.Request) (any, error) {
 		s.log.Warn("activation failed", "node", ses.Node, "ek", short(ses.EKHash))
 		return nil, problem(http.StatusForbidden, "enrol again", "the secret is wrong: EK and AK do not live in one TPM")
 	}
-	if err := s.update(ctx, func(tx store.Tx) error { return s.bind(ctx, tx, &ses) }); err != nil {
-		return nil, err
-	}
-	cert, err := s.CA.nodeCertificate(ses.CSR, ses.Node, ses.EKHash, s.now(), s.NodeCert)
+	cert, serial, err := s.CA.nodeCertificate(ses.CSR, ses.Node, ses.EKHash, s.now(), s.NodeCert)
 	if err != nil {
 		return nil, err
 	}
-	return &api.ActivateResponse{Node: ses.Node, Certificate: cert}, nil
+	if err := s.update(ctx, func(tx store.Tx) error { return s.bind(ctx, tx, &ses, serial) }); err != nil {
+		return nil, err
+	}
+	return &api.ActivateResponse{Node: ses.Node, Certificate: cert, RenewAfter: int(s.NodeCert.Seconds() * 2 / 3)}, nil
 }
 
+// validSerials is how many certificates of a node are taken: a new one, and
+// the one before it for requests that are still under way.
+const validSerials = 2
+
 // bind ties the TPM of a session to its node, unless things have changed
-// since the challenge.
-func (s *Server) bind(ctx context.Context, tx store.Tx, ses *session) error {
+// since the challenge, and takes the certificate with the serial from now on.
+func (s *Server) bind(ctx context.Context, tx store.Tx, ses *session, serial string) error {
 	n, err := tx.Node(ctx, ses.Node)
 	if err != nil {
 		return err
@@ -272,8 +276,10 @@ func (s *Server) bind(ctx context.Context, tx store.Tx, ses *session) error {
 	isNew := old == nil || old.AKName != ses.AKName
 	e := &store.Enrolment{Node: n.Name, EKHash: ses.EKHash, EKPublic: ses.EKPublic, EKTrust: ses.EKTrust, AKPublic: ses.AKPublic, AKName: ses.AKName, At: now}
 	if old != nil && old.EKHash == e.EKHash {
-		e.Clock = old.Clock
+		e.Clock, e.Serials = old.Clock, old.Serials
 	}
+	e.Serials = append(e.Serials, serial)
+	e.Serials = e.Serials[max(len(e.Serials)-validSerials, 0):]
 	n.EKHash, n.AKName, n.LastSeen = ses.EKHash, ses.AKName, now
 	if err := s.addMACs(ctx, tx, n, ses.MACs); err != nil {
 		return err

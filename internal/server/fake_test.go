@@ -108,6 +108,8 @@ type lab struct {
 	op    *api.Client
 	admin *api.Client
 	view  *api.Client
+
+	measurements manifest.Measurements // of images that are made from now on
 }
 
 func newLab(t *testing.T, change ...func(*server.Options)) *lab {
@@ -189,7 +191,8 @@ func (l *lab) upload(version string) built {
 	}
 	m := manifest.Manifest{SchemaVersion: manifest.Version, Name: "rack", Version: version, Architecture: "amd64",
 		Root: put("root", manifest.MediaRoot), Verity: manifest.Verity{Blob: put("verity", manifest.MediaVerity)},
-		UKI: put("uki", manifest.MediaUKI), Installer: put("installer", manifest.MediaInstaller), Loader: put("loader", manifest.MediaLoader)}
+		Measurements: l.measurements,
+		UKI:          put("uki", manifest.MediaUKI), Installer: put("installer", manifest.MediaInstaller), Loader: put("loader", manifest.MediaLoader)}
 	config, err := m.Encode()
 	l.must(err)
 	l.must(l.op.PutBlob(ctx, manifest.DigestOf(config), bytes.NewReader(config)))

@@ -86,6 +86,7 @@ var nodeActs = map[string]func(ctx context.Context, s *Server, tx store.Tx, n *f
 	"uncordon": uncordon,
 	"unban":    unban,
 	"reimage":  reimage,
+	"revoke":   revoke,
 }
 
 func (s *Server) actOnNode(w http.ResponseWriter, r *http.Request, actor string) (any, error) {

@@ -13,6 +13,7 @@ import (
 	"github.com/turnout-project/turnout/internal/fleet"
 	"github.com/turnout-project/turnout/internal/oci"
 	"github.com/turnout-project/turnout/internal/store"
+	"github.com/turnout-project/turnout/internal/tpm/judge"
 )
 
 // Options is what a Server is made of. All fields are needed unless they say
@@ -27,9 +28,14 @@ type Options struct {
 	Discovery string              // pool in which unknown machines wait; "": they are refused
 	Heartbeat time.Duration       // how often nodes report
 	NodeCert  time.Duration       // life of a node's certificate
-	Version   string              // for people
-	Now       func() time.Time    // nil: time.Now
-	Log       *slog.Logger        // nil: quiet
+
+	AttestEvery time.Duration // how often nodes attest again; 0: once per boot
+	AttestAlarm time.Duration // age of a node's verification that is told; 0: none
+	Baseline    string        // BaselineOff ("" too), BaselineWarn, BaselineEnforce
+
+	Version string           // for people
+	Now     func() time.Time // nil: time.Now
+	Log     *slog.Logger     // nil: quiet
 }
 
 // TPM is what the server knows about TPMs: see Trust for the real one.
@@ -54,10 +60,12 @@ type TPM interface {
 // Evidence is what a node attests with, and what it is judged by.
 type Evidence struct {
 	Request  *api.AttestRequest
-	AKPublic []byte       // of the enrolment
-	Before   *store.Clock // of the newest genuine quote before, nil for none
-	Image    *oci.Image   // the image the node says it runs, signature checked when it was published
-	Fleet    []*oci.Image // all published images: either slot's loader may have started it
+	AKPublic []byte          // of the enrolment
+	Before   *store.Clock    // of the newest genuine quote before, nil for none
+	Last     *fleet.Verdict  // the newest verdict before, nil for none
+	Firmware *judge.Firmware // what the firmware is held against, nil for nothing
+	Image    *oci.Image      // the image the node says it runs, signature checked when it was published
+	Fleet    []*oci.Image    // all published images: either slot's loader may have started it
 }
 
 // Server answers both APIs. Make one with New.
@@ -149,6 +157,9 @@ func (s *Server) Handler() http.Handler {
 	act("POST "+api.PathFlip, s.flip)
 	view(api.PathPools, s.listPools)
 	act("PUT "+api.PathPools+"/{pool}", s.setPool)
+	view(api.PathBaselines, s.listBaselines)
+	act("POST "+api.PathBaselines+"/{id}/approve", s.approveBaseline)
+	act("DELETE "+api.PathBaselines+"/{id}", s.forgetBaseline)
 	view(api.PathImageList, s.listImages)
 	act("POST "+api.PathImageList, s.publish)
 	view(api.PathBlobs+"{digest}", s.hasBlob) // HEAD comes with GET

@@ -6,15 +6,13 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"maps"
 	"time"
 
-	"github.com/turnout-project/turnout/internal/fleet"
 	"github.com/turnout-project/turnout/internal/oci"
-	"github.com/turnout-project/turnout/internal/store"
 	"github.com/turnout-project/turnout/internal/tpm/credential"
 	"github.com/turnout-project/turnout/internal/tpm/judge"
 	"github.com/turnout-project/turnout/internal/tpm/measure"
-	"github.com/turnout-project/turnout/internal/tpm/quote"
 )
 
 // bank is the PCR bank that is judged.
@@ -24,6 +22,10 @@ const bank = "sha256"
 // whom it lets vouch for TPMs. The zero value lets nobody: a TPM is then
 // trusted because an operator approved it.
 type Trust struct {
+	// Applications maps digests (hex, SHA-256) of programs that firmware may
+	// start beside an image's own to their names.
+	Applications map[string]string
+
 	roots, intermediates *x509.CertPool // nil: EK certificates are not asked for
 	now                  func() time.Time
 }
@@ -100,31 +102,12 @@ func (t *Trust) MakeCredential(ekPublic, akPublic []byte) (blob, encrypted, secr
 // Wanted implements TPM.
 func (t *Trust) Wanted() (string, []int) { return bank, judge.Selection }
 
-// Judge implements TPM: is the quote this TPM's and an answer to this nonce,
-// has its clock gone on, and does what it says fit the image?
-func (t *Trust) Judge(e Evidence) (fleet.Verdict, *store.Clock) {
-	r := e.Request
-	a, err := quote.Verify(quote.Expect{AK: e.AKPublic, Nonce: r.Nonce, Bank: bank, PCRs: judge.Selection}, r.Quote, r.Signature, r.PCRs)
-	if err != nil {
-		return judge.Refused(e.Image.Digest, bank, err), nil
-	}
-	if b := e.Before; b != nil {
-		before := quote.Attested{ResetCount: b.Reset, RestartCount: b.Restart, Clock: b.Millis}
-		if _, err := a.Follows(before); err != nil {
-			return judge.Refused(e.Image.Digest, bank, err), nil
-		}
-	}
-	v := judge.Judge(judge.Input{
-		Manifest: e.Image.Manifest, Digest: e.Image.Digest, Path: r.Path, Stage: r.Stage,
-		Bank: bank, PCRs: a.PCRs, Log: r.EventLog, AllowApplications: loaders(e.Fleet),
-	})
-	return v, &store.Clock{Reset: a.ResetCount, Restart: a.RestartCount, Millis: a.Clock}
-}
-
-// loaders collects the loaders of all images: the ESP has one for both slots,
-// that of the image that was installed first or last.
-func loaders(fleet []*oci.Image) map[string]string {
+// allowed collects the programs that may run beside the image's own: what the
+// configuration names, and the loaders of all images, since the ESP has one
+// for both slots, that of the image that was installed first or last.
+func (t *Trust) allowed(fleet []*oci.Image) map[string]string {
 	out := map[string]string{}
+	maps.Copy(out, t.Applications)
 	for _, i := range fleet {
 		for _, p := range i.Manifest.Measurements.Paths {
 			for _, a := range p.Applications {

@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/turnout-project/turnout/internal/fleet"
@@ -64,6 +65,7 @@ func (s *Server) Watch(ctx context.Context) {
 	t := time.NewTicker(max(s.Heartbeat, time.Second))
 	defer t.Stop()
 	lost := map[string]time.Time{} // by node: when it was last seen as it was told lost
+	stale := map[string]time.Time{}
 	for {
 		var err error
 		select {
@@ -72,7 +74,7 @@ func (s *Server) Watch(ctx context.Context) {
 		case b := <-s.boots:
 			err = s.writeBoot(ctx, b)
 		case <-t.C:
-			err = s.findLost(ctx, lost)
+			err = errors.Join(s.findLost(ctx, lost), s.findUnverified(ctx, stale))
 		}
 		if err != nil && ctx.Err() == nil {
 			s.log.Error("watching the fleet", "err", err)

@@ -1,0 +1,85 @@
+package server
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/turnout-project/turnout/internal/api"
+	"github.com/turnout-project/turnout/internal/fleet"
+	"github.com/turnout-project/turnout/internal/rollout"
+	"github.com/turnout-project/turnout/internal/store"
+)
+
+// lastVerified is when a node last proved what it runs, or, if it never did,
+// when it could have begun to.
+func lastVerified(n *fleet.Node) time.Time {
+	at := n.Verified
+	if at.IsZero() && n.Verdict != nil && n.Verdict.Accepted {
+		at = n.Verdict.At
+	}
+	if at.IsZero() {
+		at = n.Created
+	}
+	return at
+}
+
+// findUnverified tells of nodes whose last accepted attestation is older than
+// it may be, whether they are silent or refused, and of the next accepted one.
+// told holds, by node, what was last verified as it was told.
+func (s *Server) findUnverified(ctx context.Context, told map[string]time.Time) error {
+	if s.AttestAlarm <= 0 {
+		return nil
+	}
+	nodes, err := s.Store.Nodes(ctx)
+	if err != nil {
+		return err
+	}
+	now := s.now()
+	for _, n := range nodes {
+		if n.State == fleet.NodePending || n.EKHash == "" {
+			continue
+		}
+		last := lastVerified(n)
+		was, isTold := told[n.Name]
+		kind, msg := "", ""
+		switch age := now.Sub(last); {
+		case age > s.AttestAlarm && !isTold:
+			told[n.Name] = last
+			kind, msg = "node.unverified", fmt.Sprintf("last verified %s; at least every %s is asked for%s", last.UTC().Format(time.RFC3339), s.AttestAlarm, whyUnverified(n))
+		case isTold && last.After(was):
+			delete(told, n.Name)
+			kind, msg = "node.verified", "again, at "+last.UTC().Format(time.RFC3339)
+		}
+		if kind == "" {
+			continue
+		}
+		if err := s.update(ctx, func(tx store.Tx) error { return s.noteOnce(ctx, tx, n.Name, kind, msg) }); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func whyUnverified(n *fleet.Node) string {
+	switch {
+	case n.Verdict != nil && !n.Verdict.Accepted:
+		return ": " + n.Verdict.Summary
+	case n.Verdict == nil:
+		return ": it never attested"
+	}
+	return ": it has not attested since"
+}
+
+// revoke makes the server take none of a node's certificates any more. The
+// node enrols anew, for which it needs its TPM; whoever only had its
+// certificate is out.
+func revoke(ctx context.Context, _ *Server, tx store.Tx, n *fleet.Node, _ *api.NodeRequest) (string, error) {
+	e, err := tx.Enrolment(ctx, n.Name)
+	if err != nil || len(e.Serials) == 0 {
+		return "", &rollout.Refusal{Why: "node " + n.Name + " has no certificate", Hint: "to keep its TPM out: pxeserver node clear-tpm, or node remove"}
+	}
+	msg := fmt.Sprintf("%d certificates; the node must prove its TPM again", len(e.Serials))
+	e.Serials = nil
+	return msg, tx.PutEnrolment(ctx, e)
+}
