@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -85,6 +87,9 @@ func printImage(w io.Writer, img *oci.Image) error {
 	}
 	row("root hash", "%s", m.Verity.RootHash)
 	row("stub", "systemd-stub %s", m.Measurements.StubVersion)
+	for _, name := range slices.Sorted(maps.Keys(m.Tools)) {
+		row("built by "+name, "%s", m.Tools[name])
+	}
 	for _, p := range m.Measurements.Paths {
 		row("PCR 4 "+p.Name, "%s", p.PCR4["sha256"])
 	}

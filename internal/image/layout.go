@@ -7,7 +7,9 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"runtime"
 
+	"github.com/turnout-project/turnout/internal/buildinfo"
 	"github.com/turnout-project/turnout/internal/lock"
 	"github.com/turnout-project/turnout/internal/manifest"
 	"github.com/turnout-project/turnout/internal/oci"
@@ -76,6 +78,7 @@ func (b *build) manifest(r root, p *parts) *manifest.Manifest {
 		Measurements: p.measurements,
 		Health:       b.Recipe.Health,
 		Boot:         b.Recipe.Boot,
+		Tools:        map[string]string{"mksquashfs": b.tool, "imgbuild": buildinfo.Version(), "go": runtime.Version()},
 	}
 }
 

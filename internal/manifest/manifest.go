@@ -51,6 +51,9 @@ type Manifest struct {
 	Measurements    Measurements `json:"measurements"`
 	Health          Health       `json:"health"`
 	Boot            Boot         `json:"boot"`
+	// Tools are the versions of programs of the build host that may change the
+	// bytes of an image of the same lock: "mksquashfs", "imgbuild", "go".
+	Tools map[string]string `json:"tools,omitempty"`
 }
 
 // Kernel is the one kernel of an image.
