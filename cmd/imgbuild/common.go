@@ -81,3 +81,12 @@ func readKeys(files []string) ([]ed25519.PublicKey, string, error) {
 func publicKey(k ed25519.PrivateKey) ed25519.PublicKey {
 	return ed25519.PublicKey(k[ed25519.PublicKeySize:])
 }
+
+// splitImage splits FOLDER@DIGEST; the digest may be missing, and be written
+// with or without "sha256:".
+func splitImage(arg string) (dir, ref string) {
+	if at := strings.LastIndex(arg, "@"); at > 0 && !strings.Contains(arg[at:], "/") {
+		return arg[:at], arg[at+1:]
+	}
+	return arg, ""
+}

@@ -19,7 +19,8 @@ import (
 // exitCodes is part of the long help of every command.
 const exitCodes = `
 Exit status: 0 done; 1 failed; 2 the recipe, the lock or the command line is
-wrong; 3 a signature, digest, verity tree or policy does not hold.`
+wrong, or driver, kernel and GPUs do not fit together; 3 a signature, digest,
+verity tree or policy does not hold.`
 
 // The exit statuses.
 const (
@@ -48,6 +49,10 @@ func report(w io.Writer, err error) int {
 		fmt.Fprintln(w, "imgbuild: interrupted; nothing was written")
 		return exitFailure
 	}
+	var found foundError
+	if errors.As(err, &found) {
+		return found.status
+	}
 	fmt.Fprintln(w, "imgbuild: "+strings.TrimRight(err.Error(), "\n"))
 	return status(err)
 }
@@ -59,9 +64,10 @@ func status(err error) int {
 		stale  *lock.StaleError
 		verify *image.VerifyError
 		policy *image.PolicyError
+		unfit  *incompatibleError
 	)
 	switch {
-	case errors.As(err, &usage), errors.As(err, &fault), errors.As(err, &stale), errors.Is(err, image.ErrOptions):
+	case errors.As(err, &usage), errors.As(err, &fault), errors.As(err, &stale), errors.As(err, &unfit), errors.Is(err, image.ErrOptions):
 		return exitUsage
 	case errors.As(err, &verify), errors.As(err, &policy), errors.Is(err, manifest.ErrSignature), errors.Is(err, verity.ErrCorrupt):
 		return exitVerification

@@ -151,8 +151,8 @@ func (c *policyCheck) agent(m *manifest.Manifest) error {
 	return nil
 }
 
-// unsquash unpacks a squashfs file below dir and returns the root of the tree.
-func unsquash(ctx context.Context, file, dir string) (string, error) {
+// Unsquash unpacks a squashfs file below dir and returns the root of the tree.
+func Unsquash(ctx context.Context, file, dir string) (string, error) {
 	tree := filepath.Join(dir, "root")
 	out, err := exec.CommandContext(ctx, "unsquashfs", "-no-progress", "-quiet", "-no-xattrs", "-d", tree, file).CombinedOutput()
 	if errors.Is(err, exec.ErrNotFound) {

@@ -219,7 +219,7 @@ func (v *verifier) policy(ctx context.Context) error {
 		return err
 	}
 	defer func() { _ = os.RemoveAll(dir) }() // only a copy
-	tree, err := unsquash(ctx, name, dir)
+	tree, err := Unsquash(ctx, name, dir)
 	if err != nil {
 		return err
 	}
