@@ -61,6 +61,8 @@ type Agent struct {
 	checkedAt time.Time // when the last health run ended
 	desired   fleet.Desired
 	verdict   *fleet.Verdict
+	attested  time.Time        // when it was last tried
+	pace      time.Duration    // between accepted attestations, 0: one per boot
 	session   *session.Session // open, or nil
 	activity  string
 	lastWhy   string // reason of the last decision, logged when it changes

@@ -35,6 +35,7 @@ type fakeServer struct {
 	images map[string][]byte // path below /v1/images/ -> content
 
 	mu      sync.Mutex
+	wantLog bool // a hash for a log will not do
 	away    bool // answers nothing
 	expired bool // takes no certificate until the next enrolment
 	desired fleet.Desired
@@ -43,6 +44,8 @@ type fakeServer struct {
 	csr     []byte
 	ak      []byte
 	nonce   []byte
+	every   int // seconds between attestations
+	renew   int // seconds before a certificate is replaced
 	enrols  int
 	attests []api.AttestRequest
 	reports []*fleet.Report
@@ -120,7 +123,7 @@ func (s *fakeServer) serve(w http.ResponseWriter, r *http.Request) {
 		out = s.activate(r)
 	case api.PathNonce:
 		s.nonce = []byte(rand.Text())
-		out = api.NonceResponse{Nonce: s.nonce, Bank: "sha256", PCRs: []int{4, 11}}
+		out = api.NonceResponse{Nonce: s.nonce, Bank: "sha256", PCRs: []int{4, 11}, Every: s.every}
 	case api.PathAttest:
 		out = s.attest(r)
 	case api.PathHeartbeat:
@@ -163,7 +166,7 @@ func (s *fakeServer) activate(r *http.Request) any {
 	}
 	c := s.sign(&x509.Certificate{Subject: pkix.Name{CommonName: "n1"}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}, csr.PublicKey)
 	s.expired = false
-	return api.ActivateResponse{Node: "n1", Certificate: string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: c.Raw}))}
+	return api.ActivateResponse{Node: "n1", RenewAfter: s.renew, Certificate: string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: c.Raw}))}
 }
 
 func (s *fakeServer) attest(r *http.Request) any {
@@ -174,6 +177,9 @@ func (s *fakeServer) attest(r *http.Request) any {
 		s.t.Errorf("quote: %v", err)
 	}
 	v := s.verdict
+	if s.wantLog && len(req.EventLog) == 0 {
+		v = fleet.Verdict{Summary: "send the log"}
+	}
 	v.BootID = req.BootID
 	return v
 }

@@ -99,11 +99,13 @@ func (a *Agent) find(ctx context.Context, tpm session.TPM, inv *fleet.Inventory)
 // keep attests and heartbeats. It returns when the session is over.
 func (a *Agent) keep(ctx context.Context, s *session.Session, inv *fleet.Inventory) error {
 	failed := 0
-	var attested, beaten time.Time
+	var beaten time.Time
 	every := beatDefault
 	for {
-		if a.wantsVerdict() && time.Since(attested) >= attestAgain {
-			attested = time.Now()
+		if err := s.Renew(ctx); err != nil {
+			a.cfg.Log("%v", err)
+		}
+		if a.dueToAttest() {
 			if err := a.attest(ctx, s); err != nil {
 				a.cfg.Log("attestation: %v", err)
 				if api.Unauthorized(err) {
@@ -148,11 +150,22 @@ func (a *Agent) pauseBeat(ctx context.Context, every time.Duration, beaten time.
 	}
 }
 
-// wantsVerdict reports whether this boot has not been accepted yet.
-func (a *Agent) wantsVerdict() bool {
+// dueToAttest reports whether it is time to attest: soon again while this boot is not
+// accepted, then at the server's pace.
+func (a *Agent) dueToAttest() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.verdict == nil || !a.verdict.Accepted
+	pace := attestAgain
+	if a.verdict != nil && a.verdict.Accepted {
+		if pace = a.pace; pace <= 0 {
+			return false
+		}
+	}
+	if time.Since(a.attested) < pace {
+		return false
+	}
+	a.attested = time.Now()
+	return true
 }
 
 // attest gets a verdict on this boot.
@@ -167,13 +180,16 @@ func (a *Agent) attest(ctx context.Context, s *session.Session) error {
 		return err
 	}
 	a.mu.Lock()
-	a.verdict = v
+	isNews := a.verdict == nil || a.verdict.Accepted != v.Accepted || a.verdict.Summary != v.Summary
+	a.verdict, a.pace = v, s.Every()
 	a.mu.Unlock()
 	word := "refused"
 	if v.Accepted {
 		word = "accepted"
 	}
-	a.cfg.Log("attestation %s: %s", word, v.Summary)
+	if isNews {
+		a.cfg.Log("attestation %s: %s", word, v.Summary)
+	}
 	poke(a.wake)
 	return nil
 }

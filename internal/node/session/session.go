@@ -50,6 +50,10 @@ type Session struct {
 	client *api.NodeClient
 	node   string
 	reason string // last reason given for pending, logged once
+
+	renewAt  time.Time     // when the certificate should be replaced, zero for never; monotonic
+	every    time.Duration // between attestations, as the server wishes; 0 for once
+	accepted string        // hash of the log of the last accepted attestation, "" before
 }
 
 // New prepares a session; Open is where it starts.
@@ -122,27 +126,79 @@ func (s *Session) Open(ctx context.Context) (pending time.Duration, err error) {
 		return 0, err
 	}
 	s.node = a.Node
+	s.renewAt = time.Time{}
+	if a.RenewAfter > 0 {
+		s.renewAt = time.Now().Add(time.Duration(a.RenewAfter) * time.Second)
+	}
 	s.cfg.Log("session with %s open, this node is %q there", s.cfg.Server, a.Node)
 	return 0, nil
 }
 
+// Renew replaces the certificate if two thirds of its life are over. A failure
+// changes nothing: the certificate is good for a while yet.
+func (s *Session) Renew(ctx context.Context) error {
+	if s.renewAt.IsZero() || time.Now().Before(s.renewAt) {
+		return nil
+	}
+	s.renewAt = time.Now().Add(renewPause)
+	pending, err := s.Open(ctx)
+	if err == nil && pending > 0 {
+		err = errors.New("the server does not approve this node any more")
+	}
+	if err != nil {
+		return fmt.Errorf("renewing the client certificate: %w", err)
+	}
+	return nil
+}
+
+// renewPause is how long after a failure renewal is tried again.
+const renewPause = time.Minute
+
+// Every returns how often the server wishes to see an attestation, 0 for once
+// per boot, or before the first.
+func (s *Session) Every() time.Duration { return s.every }
+
 // Attest shows the server what was booted and returns its verdict. image is
-// the digest the node believes it runs, path the boot path.
+// the digest the node believes it runs, path the boot path. Once it was
+// accepted the log is only named; the server asks for it if it must.
 func (s *Session) Attest(ctx context.Context, image, path string) (*fleet.Verdict, error) {
-	n, err := s.client.Nonce(ctx)
-	if err != nil {
-		return nil, err
-	}
-	q, err := s.cfg.TPM.Quote(n.Nonce, n.Bank, n.PCRs)
-	if err != nil {
-		return nil, fmt.Errorf("quote: %w", err)
-	}
 	log, err := s.cfg.EventLog()
 	if err != nil {
 		s.cfg.Log("warning: no event log, the server will not accept that: %v", err)
 	}
-	return s.client.Attest(ctx, &api.AttestRequest{
-		Nonce: n.Nonce, BootID: s.cfg.BootID, Image: image, Stage: s.cfg.Stage, Path: path,
-		Quote: q.Quote, Signature: q.Signature, PCRs: q.PCRs, EventLog: log,
-	})
+	hash := api.LogHash(log)
+	if hash != "" && hash == s.accepted {
+		v, err := s.attest(ctx, &api.AttestRequest{LogHash: hash, Image: image, Path: path})
+		if err != nil || v.Accepted {
+			return v, err
+		}
+	}
+	v, err := s.attest(ctx, &api.AttestRequest{EventLog: log, Image: image, Path: path})
+	if err != nil {
+		return nil, err
+	}
+	s.accepted = ""
+	if v.Accepted {
+		s.accepted = hash
+	}
+	return v, nil
+}
+
+// attest completes evidence with a quote and sends it.
+func (s *Session) attest(ctx context.Context, req *api.AttestRequest) (*fleet.Verdict, error) {
+	n, err := s.client.Nonce(ctx)
+	if err != nil {
+		return nil, err
+	}
+	s.every = time.Duration(n.Every) * time.Second
+	q, err := s.cfg.TPM.Quote(n.Nonce, n.Bank, n.PCRs)
+	if err != nil {
+		return nil, fmt.Errorf("quote: %w", err)
+	}
+	req.Nonce, req.BootID, req.Stage = n.Nonce, s.cfg.BootID, s.cfg.Stage
+	req.Quote, req.Signature, req.PCRs = q.Quote, q.Signature, q.PCRs
+	if m := s.cfg.Inventory.Model(); !m.IsZero() {
+		req.Model = &m
+	}
+	return s.client.Attest(ctx, req)
 }
