@@ -28,6 +28,7 @@ type buildOptions struct {
 	offline   bool
 	nodeagent string
 	noCache   bool
+	data      []string
 }
 
 func newBuildCommand(common *commonOptions) *cobra.Command {
@@ -63,6 +64,7 @@ Nodes of the image believe the public keys of --image-key (by default that of
 	f.StringVar(&o.nodeagent, "nodeagent", "", "nodeagent program to put into the image (default: beside imgbuild)")
 	f.BoolVar(&o.noCache, "no-cache", false, "build every part anew")
 	addStoreFlag(cmd, &o.store)
+	addDataFlag(cmd, &o.data)
 	return cmd
 }
 
@@ -76,6 +78,9 @@ func runBuild(cmd *cobra.Command, common *commonOptions, o buildOptions, path st
 		return err
 	}
 	defer b.Progress.Close()
+	if err := checkBuild(o.data, b.Recipe, b.Lock, b.Progress.Note); err != nil {
+		return err
+	}
 	res, err := image.Build(cmd.Context(), b)
 	if err != nil {
 		return err

@@ -35,6 +35,7 @@ show when it boots.
 
   imgbuild keygen --out keys                    once: the key that signs images
   imgbuild lock  recipes/rack-base.yaml         resolve every package, write recipes/rack-base.lock.json
+  imgbuild check recipes/rack-base.yaml         do driver, kernel, CUDA and GPUs fit together?
   imgbuild build recipes/rack-base.yaml --key keys/image.key --server-ca ca.pem --out images/rack-base
   imgbuild verify images/rack-base --image-key keys/image.pub
 
@@ -58,9 +59,12 @@ func newRootCommand() *cobra.Command {
 	cmd.AddCommand(
 		newKeygenCommand(),
 		newLockCommand(&common),
+		newCheckCommand(),
 		newBuildCommand(&common),
 		newInspectCommand(),
 		newVerifyCommand(&common),
+		newDiffCommand(),
+		newGPUCommand(),
 		newVersionCommand(),
 	)
 	return cmd

@@ -30,7 +30,7 @@ func (c *checker) fieldOf(p Component) string {
 	if p.Field != "" {
 		return p.Field
 	}
-	return "driver"
+	return c.driverField()
 }
 
 func (c *checker) toolkitDriver() {

@@ -234,7 +234,8 @@ func (t *Tables) Lay(name string, b []byte) error {
 	dec.KnownFields(true)
 	var f file
 	if err := dec.Decode(&f); err != nil {
-		return fmt.Errorf("compatibility data %s: %w", name, err)
+		text := strings.Join(strings.Fields(strings.TrimPrefix(err.Error(), "yaml: unmarshal errors:")), " ")
+		return fmt.Errorf("compatibility data %s: %s", name, text)
 	}
 	if err := dec.Decode(new(file)); !errors.Is(err, io.EOF) {
 		return fmt.Errorf("compatibility data %s: more than one document", name)
