@@ -61,7 +61,7 @@ func newRootCommand() *cobra.Command {
 	cmd.AddCommand(
 		newInitCommand(), newServeCommand(g), newCheckConfigCommand(g),
 		newNodeCommand(g), newReimageCommand(g), newSlotCommand(g), newVerdictCommand(g),
-		newPoolCommand(g), newImageCommand(g), newRolloutCommand(g), newEventsCommand(g), newVersionCommand(g),
+		newPoolCommand(g), newBaselineCommand(g), newImageCommand(g), newRolloutCommand(g), newEventsCommand(g), newVersionCommand(g),
 	)
 	return cmd
 }

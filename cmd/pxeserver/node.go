@@ -16,7 +16,7 @@ import (
 func newNodeCommand(g *globals) *cobra.Command {
 	return group("node", "Look at nodes, let them in, leave them alone",
 		newNodeListCommand(g), newNodeShowCommand(g), newNodeAddCommand(g), newNodeApproveCommand(g),
-		newNodeCordonCommand(g), newNodeUncordonCommand(g), newNodeUnbanCommand(g), newNodeClearTPMCommand(g), newNodeRemoveCommand(g))
+		newNodeCordonCommand(g), newNodeUncordonCommand(g), newNodeUnbanCommand(g), newNodeRevokeCommand(g), newNodeClearTPMCommand(g), newNodeRemoveCommand(g))
 }
 
 func newNodeListCommand(g *globals) *cobra.Command {
@@ -104,6 +104,9 @@ func showNode(t *tabwriter.Writer, n *fleet.Node, ns names) {
 	}
 	if v := n.Verdict; v != nil {
 		row(t, "attestation", attested(n)+", "+ago(v.At)+": "+v.Summary)
+	}
+	if !n.Verified.IsZero() {
+		row(t, "last verified", ago(n.Verified))
 	}
 	if n.Failure != nil {
 		row(t, "last failure", fmt.Sprintf("%s, generation %d, %s: %s", ns.of(n.Failure.Image), n.Failure.Generation, ago(n.Failure.At), n.Failure))

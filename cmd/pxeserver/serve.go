@@ -133,7 +133,7 @@ func options(c *config.Config) (*server.Options, error) {
 	if err != nil {
 		return nil, err
 	}
-	o := &server.Options{CA: ca, Heartbeat: c.Heartbeat, NodeCert: c.NodeCert, Version: buildinfo.Version()}
+	o := &server.Options{CA: ca, Heartbeat: c.Heartbeat, NodeCert: c.NodeCert, AttestEvery: c.Attest.Every, AttestAlarm: c.Attest.Alarm, Baseline: c.Attest.Baseline, Version: buildinfo.Version()}
 	if c.Discovery.Enabled {
 		o.Discovery = c.Discovery.Pool
 	}
@@ -155,9 +155,12 @@ func options(c *config.Config) (*server.Options, error) {
 		}
 		roots = append(roots, b)
 	}
-	if o.TPM, err = server.NewTrust(roots, time.Now); err != nil {
+	trust, err := server.NewTrust(roots, time.Now)
+	if err != nil {
 		return nil, fmt.Errorf("ek_roots: %w", err)
 	}
+	trust.Applications = c.Attest.Allow
+	o.TPM = trust
 	return o, nil
 }
 

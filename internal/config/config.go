@@ -5,6 +5,7 @@ package config
 
 import (
 	"bytes"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -33,6 +34,7 @@ type Config struct {
 	Tokens    string        `yaml:"tokens"`           // file with operators' tokens
 	Heartbeat time.Duration `yaml:"heartbeat"`        // how often nodes report
 	NodeCert  time.Duration `yaml:"node_certificate"` // how long a node's certificate lasts
+	Attest    Attestation   `yaml:"attestation"`      //
 }
 
 // Listen says where the services listen. Ports of 0 are the usual ones, -1
@@ -55,6 +57,45 @@ type DHCP struct {
 	Lease  time.Duration `yaml:"lease"`
 }
 
+// Attestation says how nodes are verified beyond the boot of their image.
+type Attestation struct {
+	Every    time.Duration     `yaml:"every"`              // pace of attestations; 0: once per boot
+	Alarm    time.Duration     `yaml:"alarm"`              // age of a verification that is told; 0: none
+	Baseline string            `yaml:"baseline"`           // firmware of a model: "off", "warn", "enforce"
+	Allow    map[string]string `yaml:"allow_applications"` // digest (SHA-256, Authenticode) of a vendor's program -> its name
+}
+
+func (a Attestation) check() error {
+	bad := func(key, format string, args ...any) error {
+		return &fault{"attestation." + key, fmt.Sprintf(format, args...)}
+	}
+	switch {
+	case a.Every != 0 && (a.Every < 10*time.Second || a.Every > 24*time.Hour):
+		return bad("every", "%s: want 10s to 24h, or 0 for once per boot", a.Every)
+	case a.Alarm < 0 || a.Alarm != 0 && a.Every != 0 && a.Alarm < 2*a.Every:
+		return bad("alarm", "%s: want at least twice attestation.every (%s), or 0 for none", a.Alarm, a.Every)
+	case a.Alarm != 0 && a.Every == 0:
+		return bad("alarm", "%s: nodes attest once per boot (attestation.every is 0), so every one would be told", a.Alarm)
+	}
+	switch a.Baseline {
+	case "off", "warn", "enforce":
+	default:
+		return bad("baseline", "%q: want off, warn or enforce", a.Baseline)
+	}
+	for d, name := range a.Allow {
+		if b, err := hex.DecodeString(d); err != nil || len(b) != 32 {
+			return bad("allow_applications", "%q: want the 64 hex digits that a verdict shows as seen", d)
+		}
+		if name == "" {
+			return bad("allow_applications", "%s: say whose program it is", d)
+		}
+		if name == "systemd-boot" {
+			return bad("allow_applications", "%s: a loader cannot be allowed here; publish its image", d)
+		}
+	}
+	return nil
+}
+
 // Discovery says what happens to a machine nobody added.
 type Discovery struct {
 	Enabled bool   `yaml:"enabled"` // it boots the installer and waits for approval
@@ -68,6 +109,7 @@ func Default() Config {
 		Listen:    Listen{API: ":8443"},
 		DHCP:      DHCP{Mode: "server", Lease: 24 * time.Hour},
 		Discovery: Discovery{Enabled: true, Pool: "default"},
+		Attest:    Attestation{Every: 10 * time.Minute, Alarm: time.Hour, Baseline: "warn"},
 	}
 }
 
@@ -199,6 +241,9 @@ func (c *Config) check() error {
 		return bad("discovery.pool", "name the pool in which new machines wait")
 	case c.DataDir == "":
 		return bad("data_dir", "name a folder")
+	}
+	if err := c.Attest.check(); err != nil {
+		return err
 	}
 	return c.checkDHCP()
 }

@@ -55,6 +55,13 @@ func TestFaultsHaveLines(t *testing.T) {
 		{"range outside", minimal + "  range: 10.78.0.1-10.78.0.2\n", 4, "not a range in"},
 		{"range backwards", minimal + "  range: 10.77.0.9-10.77.0.2\n", 4, "not a range in"},
 		{"bad mode", minimal + "  mode: relay\n", 4, "want server, proxy"},
+		{"attests too often", minimal + "attestation:\n  every: 1s\n", 5, "want 10s to 24h"},
+		{"alarm before the next attestation", minimal + "attestation:\n  every: 1h\n  alarm: 90m\n", 6, "at least twice"},
+		{"alarm without attestations", minimal + "attestation:\n  every: 0s\n  alarm: 90m\n", 6, "once per boot"},
+		{"bad baseline mode", minimal + "attestation:\n  baseline: strict\n", 5, "off, warn or enforce"},
+		{"allowed program by a short digest", minimal + "attestation:\n  allow_applications: {abcd: tool}\n", 5, "64 hex digits"},
+		{"allowed program without a name", minimal + "attestation:\n  allow_applications: {" + strings.Repeat("ab", 32) + ": \"\"}\n", 5, "whose program"},
+		{"allowed loader", minimal + "attestation:\n  allow_applications: {" + strings.Repeat("ab", 32) + ": systemd-boot}\n", 5, "publish its image"},
 		{"bad port", minimal + "listen:\n  tftp: 70000\n", 5, "want a port"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -75,6 +82,7 @@ func TestWriteReadsBack(t *testing.T) {
 	c.Address, c.DHCP.Subnet, c.Interface = "10.77.0.1", "10.77.0.0/24", "eth0"
 	c.Names, c.ImageKeys, c.EKRoots = []string{"boot.example.org"}, []string{"image.pub"}, []string{`odd "name".pem`}
 	c.DHCP.DNS = []string{"10.77.0.2"}
+	c.Attest.Allow = map[string]string{strings.Repeat("ab", 32): `Dell "OEM" tool`}
 	text, err := Write(&c)
 	if err != nil {
 		t.Fatal(err)

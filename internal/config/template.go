@@ -2,6 +2,8 @@ package config
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"text/template"
 )
@@ -18,6 +20,13 @@ func Write(c *Config) ([]byte, error) {
 
 var fileText = template.Must(template.New("pxeserver.yaml").Funcs(template.FuncMap{
 	"q": func(s string) string { return fmt.Sprintf("%q", s) },
+	"allow": func(m map[string]string) string {
+		var parts []string
+		for _, d := range slices.Sorted(maps.Keys(m)) {
+			parts = append(parts, fmt.Sprintf("%q: %q", d, m[d]))
+		}
+		return "{" + strings.Join(parts, ", ") + "}"
+	},
 	"list": func(ss []string) string {
 		qs := make([]string, len(ss))
 		for i, s := range ss {
@@ -74,4 +83,14 @@ tokens: {{q .Tokens}}
 
 heartbeat: {{.Heartbeat}}          # how often nodes report
 node_certificate: {{.NodeCert}}   # how long a node's certificate lasts; it gets a new one by itself
+
+attestation:
+  every: {{.Attest.Every}}       # how often a node proves again what it runs; 0s: once per boot
+  alarm: {{.Attest.Alarm}}      # tell when a node was not verified for so long; 0s: never
+  # Firmware (PCR 0, 2, 3, 7) by hardware model, see: pxeserver baseline list.
+  # off; warn: a difference to what was approved is told; enforce: it is refused.
+  baseline: {{.Attest.Baseline}}
+  # Programs that a vendor's firmware starts beside ours, by the digest that
+  # the verdict shows: "4f1c…": Dell OEM tool
+  allow_applications: {{allow .Attest.Allow}}
 `))
