@@ -73,9 +73,7 @@ func TestHTTPForFirmware(t *testing.T) {
 	if resp, got := exchange(t, s, "GET /"+file+" HTTP/1.0\r\n\r\n"); resp.StatusCode != 200 || !bytes.Equal(got, want) {
 		t.Errorf("HTTP/1.0: %s, %d bytes", resp.Status, len(got))
 	}
-	if rec.count("http.sent") != 6 {
-		t.Errorf("%d events of whole files; want 6", rec.count("http.sent"))
-	}
+	wiretest.WaitFor(t, "six events of whole files", func() bool { return rec.count("http.sent") == 6 })
 }
 
 // H3: HEAD and GET on one connection.
