@@ -191,11 +191,17 @@ func (b *build) make(ctx context.Context, path string) error {
 	return b.writeLayout(ctx, path, r, p)
 }
 
-// Fetch brings the packages and tools of a lock into the store. If one is
+// Fetch brings the packages and tools of a lock into the store, and what its
+// driver is compiled with. If one is
 // nowhere to be had, the error wraps *cas.GoneError.
 func Fetch(ctx context.Context, store *cas.Store, f *lock.File, r *progress.Reporter) error {
 	var items []cas.Item
-	for _, p := range slices.Concat(f.Packages, f.Tools) {
+	seen := map[string]bool{}
+	for _, p := range slices.Concat(f.Packages, f.Tools, f.Build) {
+		if seen[p.SHA256] {
+			continue // image and build root share most packages
+		}
+		seen[p.SHA256] = true
 		items = append(items, cas.Item{Name: p.Name + " " + p.Version, URI: p.URI, SHA256: p.SHA256, Size: p.SizeBytes})
 	}
 	task := r.Start("fetch packages", progress.Bytes)
