@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/turnout-project/turnout/internal/console"
 	"github.com/turnout-project/turnout/internal/fleet"
 )
 
@@ -70,19 +71,49 @@ func ParseTokens(b []byte) ([]Token, error) {
 	return out, sc.Err()
 }
 
-// operator finds who a request's bearer token belongs to.
+// operator finds who a request's bearer token, or the console's session that
+// it comes with, belongs to.
 func (s *Server) operator(r *http.Request) (*Token, error) {
 	tok, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
+	hash := sha256.Sum256([]byte(tok))
 	if !ok {
-		return nil, problem(http.StatusUnauthorized, "give one with --token-file", "no operator's token")
-	}
-	h := sha256.Sum256([]byte(tok))
-	for i := range s.Tokens {
-		if subtle.ConstantTimeCompare(h[:], s.Tokens[i].Hash[:]) == 1 {
-			return &s.Tokens[i], nil
+		if !console.Has(r) {
+			return nil, problem(http.StatusUnauthorized, "give one with --token-file", "no operator's token")
 		}
+		sess, err := s.console.Of(r)
+		if err != nil {
+			return nil, err
+		}
+		hash = sess.Token
+	}
+	if t := s.tokenOf(hash); t != nil {
+		return t, nil
 	}
 	return nil, problem(http.StatusUnauthorized, "the token file of the server lists whom it knows", "unknown operator's token")
+}
+
+// tokenOf finds a token by its hash; nil if there is none.
+func (s *Server) tokenOf(hash [sha256.Size]byte) *Token {
+	for i := range s.Tokens {
+		if subtle.ConstantTimeCompare(hash[:], s.Tokens[i].Hash[:]) == 1 {
+			return &s.Tokens[i]
+		}
+	}
+	return nil
+}
+
+// who is tokenOf in the console's words.
+func (s *Server) who(hash [sha256.Size]byte) (console.Who, bool) {
+	t := s.tokenOf(hash)
+	if t == nil {
+		return console.Who{}, false
+	}
+	for name, role := range roles {
+		if role == t.Role {
+			return console.Who{Name: t.Name, Role: name}, true
+		}
+	}
+	return console.Who{}, false
 }
 
 // asOperator lets h run for operators of at least a role. h gets the actor's
@@ -139,7 +170,7 @@ func (s *Server) node(ctx context.Context, r *http.Request) (*fleet.Node, error)
 func (s *Server) asEither(h handler) http.HandlerFunc {
 	return s.answer(func(w http.ResponseWriter, r *http.Request) (any, error) {
 		var err error
-		if r.Header.Get("Authorization") != "" {
+		if r.Header.Get("Authorization") != "" || console.Has(r) {
 			_, err = s.operator(r)
 		} else {
 			_, err = s.node(r.Context(), r)

@@ -120,6 +120,24 @@ func (s *Server) listImages(_ http.ResponseWriter, r *http.Request, _ string) (a
 	return orEmpty(is), err
 }
 
+// showImage answers with an image's manifest and files. It is named as an
+// operator would name it.
+func (s *Server) showImage(_ http.ResponseWriter, r *http.Request, _ string) (any, error) {
+	i, err := resolve(r.Context(), s.Store, r.PathValue("digest"))
+	if err != nil {
+		return nil, err
+	}
+	img, err := s.image(i.Digest)
+	if err != nil {
+		return nil, err
+	}
+	out := &api.ImageDetails{Image: *i, Manifest: img.Manifest}
+	for _, d := range blobs(img) {
+		out.Files = append(out.Files, api.ImageFile{Digest: d.Digest, MediaType: d.MediaType, SizeBytes: d.Size, Title: d.Annotations["org.opencontainers.image.title"]})
+	}
+	return out, nil
+}
+
 func (s *Server) hasBlob(_ http.ResponseWriter, r *http.Request, _ string) (any, error) {
 	if d := r.PathValue("digest"); !s.Images.Has(d) {
 		return nil, problem(http.StatusNotFound, "", "blob %q is not here", d)

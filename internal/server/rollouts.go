@@ -12,7 +12,26 @@ import (
 
 func (s *Server) listRollouts(_ http.ResponseWriter, r *http.Request, _ string) (any, error) {
 	rs, err := s.Store.Rollouts(r.Context())
+	if r.URL.Query().Get("summary") != "" {
+		return summaries(rs), err
+	}
 	return orEmpty(rs), err
+}
+
+func summaries(rs []*fleet.Rollout) []api.RolloutSummary {
+	out := []api.RolloutSummary{}
+	for _, r := range rs {
+		s := api.RolloutSummary{Rollout: *r, Counts: make([]map[fleet.MoveState]int, len(r.Policy.Stages))}
+		for i := range s.Counts {
+			s.Counts[i] = map[fleet.MoveState]int{}
+		}
+		for _, m := range r.Nodes {
+			s.Counts[m.Stage][m.State]++
+		}
+		s.Nodes = []fleet.Move{}
+		out = append(out, s)
+	}
+	return out
 }
 
 func (s *Server) showRollout(_ http.ResponseWriter, r *http.Request, _ string) (any, error) {

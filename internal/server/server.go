@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/turnout-project/turnout/internal/api"
+	"github.com/turnout-project/turnout/internal/console"
 	"github.com/turnout-project/turnout/internal/fleet"
 	"github.com/turnout-project/turnout/internal/oci"
 	"github.com/turnout-project/turnout/internal/store"
@@ -71,9 +72,11 @@ type Evidence struct {
 // Server answers both APIs. Make one with New.
 type Server struct {
 	Options
-	log  *slog.Logger
-	news *news
-	wake chan struct{}
+	log     *slog.Logger
+	news    *news
+	wake    chan struct{}
+	board   *board
+	console *console.Console
 
 	mu     sync.Mutex
 	images map[string]*oci.Image // loaded, by digest: they never change
@@ -91,6 +94,8 @@ func New(o Options) *Server {
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}
+	s.board = newBoard(s)
+	s.console = console.New(console.Options{Store: s.Store, Know: s.who, Now: s.now, Log: s.log})
 	return s
 }
 
@@ -128,9 +133,22 @@ func (s *Server) TLS(cert *tls.Certificate) *tls.Config {
 	return &tls.Config{Certificates: []tls.Certificate{*cert}, ClientAuth: tls.RequestClientCert, MinVersion: tls.VersionTLS13}
 }
 
-// Handler returns the handler of both APIs.
-func (s *Server) Handler() http.Handler {
-	m := http.NewServeMux()
+// mux remembers what it was told, for the API's description.
+type mux struct {
+	*http.ServeMux
+	patterns []string
+}
+
+func (m *mux) HandleFunc(pattern string, h http.HandlerFunc) {
+	m.patterns = append(m.patterns, pattern)
+	m.ServeMux.HandleFunc(pattern, h)
+}
+
+// Handler returns the handler of both APIs and of the web console.
+func (s *Server) Handler() http.Handler { return s.mux() }
+
+func (s *Server) mux() *mux {
+	m := &mux{ServeMux: http.NewServeMux()}
 	m.HandleFunc("POST "+api.PathEnrol, s.answer(s.enrol))
 	m.HandleFunc("POST "+api.PathActivate, s.answer(s.activate))
 	m.HandleFunc("POST "+api.PathNonce, s.asNode(s.nonce))
@@ -169,7 +187,14 @@ func (s *Server) Handler() http.Handler {
 	act("POST "+api.PathRollouts, s.startRollout)
 	act("POST "+api.PathRollouts+"/{id}/{act}", s.actOnRollout)
 	view(api.PathEventList, s.listEvents)
-	m.HandleFunc("/", s.answer(func(http.ResponseWriter, *http.Request) (any, error) {
+	view(api.PathWatch, s.stream)
+	view(api.PathNodes+"/{node}/timeline", s.timeline)
+	view(api.PathImageList+"/{digest}", s.showImage)
+	m.HandleFunc("GET "+api.PathOpenAPI, s.answer(s.openAPI))
+
+	m.Handle(console.Path, s.console)
+	m.Handle("GET /{$}", http.RedirectHandler(console.Path, http.StatusFound))
+	m.ServeMux.HandleFunc("/", s.answer(func(http.ResponseWriter, *http.Request) (any, error) {
 		return nil, problem(http.StatusNotFound, "", "no such path")
 	}))
 	return m
