@@ -59,8 +59,8 @@ Nodes of the image believe the public keys of --image-key (by default that of
 	f.StringVar(&o.serverCA, "server-ca", "", "certificate authority of the server, written by `pxeserver init`")
 	f.StringVar(&o.server, "server", "", "https address of the server (default: nodes learn it by DHCP)")
 	f.StringVar(&o.out, "out", "", "folder to write the image to (default: images/<recipe's name>)")
-	f.StringArrayVar(&o.mirrors, "mirror", nil, "store of another build host, to ask for packages the archive has dropped")
-	f.BoolVar(&o.offline, "offline", false, "fetch nothing; fail if a package is not in the store")
+	f.StringArrayVar(&o.mirrors, "mirror", nil, "store of another build host (address or folder), to ask for packages the archive has dropped")
+	f.BoolVar(&o.offline, "offline", false, "use no network: fail if a package is neither in the store nor in a mirror that is a folder")
 	f.StringVar(&o.nodeagent, "nodeagent", "", "nodeagent program to put into the image (default: beside imgbuild)")
 	f.BoolVar(&o.noCache, "no-cache", false, "build every part anew")
 	addStoreFlag(cmd, &o.store)
@@ -127,7 +127,10 @@ func prepareBuild(o buildOptions, path string) (image.Options, error) {
 	if b.Store, err = cas.Open(o.store); err != nil {
 		return b, err
 	}
-	b.Store.Mirrors, b.Store.Offline = o.mirrors, o.offline
+	if b.Store.Mirrors, err = absoluteMirrors(o.mirrors); err != nil {
+		return b, err
+	}
+	b.Store.Offline = o.offline
 	b.NoCache = o.noCache
 	return b, nil
 }

@@ -90,3 +90,19 @@ func splitImage(arg string) (dir, ref string) {
 	}
 	return arg, ""
 }
+
+// absoluteMirrors makes the mirrors that are folders absolute.
+func absoluteMirrors(mirrors []string) ([]string, error) {
+	var all []string
+	for _, m := range mirrors {
+		if !strings.Contains(m, "://") {
+			abs, err := filepath.Abs(m)
+			if err != nil {
+				return nil, err
+			}
+			m = abs
+		}
+		all = append(all, m)
+	}
+	return all, nil
+}

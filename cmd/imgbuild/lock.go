@@ -53,7 +53,7 @@ the store, or with --update.
 	f.BoolVar(&o.check, "check", false, "only say whether the lock answers the recipe; exit status 2 if not")
 	f.BoolVar(&o.update, "update", false, "resolve anew even if the lock answers the recipe")
 	f.BoolVar(&o.noFetch, "no-fetch", false, "do not download the packages")
-	f.StringArrayVar(&o.mirrors, "mirror", nil, "store of another build host, to ask for packages the archive has dropped")
+	f.StringArrayVar(&o.mirrors, "mirror", nil, "store of another build host (address or folder), to ask for packages the archive has dropped")
 	addStoreFlag(cmd, &o.store)
 	return cmd
 }
@@ -73,7 +73,9 @@ func runLock(cmd *cobra.Command, common *commonOptions, o lockOptions, path stri
 	if err != nil {
 		return err
 	}
-	store.Mirrors = o.mirrors
+	if store.Mirrors, err = absoluteMirrors(o.mirrors); err != nil {
+		return err
+	}
 	p, err := common.reporter(cmd)
 	if err != nil {
 		return err

@@ -11,6 +11,8 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
+
+	"github.com/turnout-project/turnout/cmd/internal/man"
 )
 
 func main() {
@@ -64,6 +66,10 @@ func newRootCommand() *cobra.Command {
 		newInspectCommand(),
 		newVerifyCommand(&common),
 		newDiffCommand(),
+		newSBOMCommand(),
+		newSchemaCommand(),
+		newVendorCommand(&common),
+		man.Command(),
 		newGPUCommand(),
 		newVersionCommand(),
 	)

@@ -98,7 +98,7 @@ func (s *Store) fetchItem(ctx context.Context, it Item, m *meter) error {
 		m.had(it)
 		return nil
 	}
-	if s.Offline {
+	if s.Offline && !slices.ContainsFunc(s.Mirrors, filepath.IsAbs) {
 		return fmt.Errorf("%s (sha256 %.12s…) is not in the store %s, and the build is offline", it.Name, it.SHA256, s.dir)
 	}
 	var failed []error
@@ -129,7 +129,13 @@ func (s *Store) sources(it Item) [][]string {
 		}
 	}
 	all := [][]string{spellings}
+	if s.Offline {
+		all = nil
+	}
 	for _, m := range s.Mirrors {
+		if s.Offline && !filepath.IsAbs(m) {
+			continue
+		}
 		all = append(all, []string{strings.TrimSuffix(m, "/") + "/sha256/" + it.SHA256[:2] + "/" + it.SHA256})
 	}
 	return all

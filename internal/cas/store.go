@@ -33,7 +33,8 @@ type Store struct {
 	// has it no longer: the http(s) address or absolute path of a store's
 	// top folder.
 	Mirrors []string
-	// Offline makes Fetch fail for whatever is not in the store.
+	// Offline makes Fetch use no network: what is neither in the store nor in
+	// a mirror that is a folder is an error.
 	Offline bool
 }
 

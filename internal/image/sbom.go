@@ -97,12 +97,17 @@ func spdxOf(p lock.Package, kind string) spdxPackage {
 		SPDXID:      "SPDXRef-" + kind + "-" + spdxUnsafe.ReplaceAllString(p.Name+"-"+p.Architecture, "-"),
 		VersionInfo: p.Version, DownloadLocation: p.URI,
 		LicenseConcluded: noAssertion, LicenseDeclared: noAssertion, CopyrightText: noAssertion,
-		Checksums: []spdxChecksum{{"SHA256", p.SHA256}},
-		ExternalRefs: []spdxRef{{"PACKAGE-MANAGER", "purl",
-			"pkg:deb/debian/" + url.QueryEscape(p.Name) + "@" + url.QueryEscape(p.Version) + "?arch=" + p.Architecture}},
+		Checksums:    []spdxChecksum{{"SHA256", p.SHA256}},
+		ExternalRefs: []spdxRef{{"PACKAGE-MANAGER", "purl", purl(p)}},
 	}
 	if p.Source != "" {
 		sp.SourceInfo = "built from Debian source package " + p.Source
 	}
 	return sp
+}
+
+// purl is the package URL of a Debian package
+// (github.com/package-url/purl-spec, type deb).
+func purl(p lock.Package) string {
+	return "pkg:deb/debian/" + url.QueryEscape(p.Name) + "@" + url.QueryEscape(p.Version) + "?arch=" + p.Architecture
 }

@@ -7,13 +7,13 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"maps"
 	"slices"
 	"strings"
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/turnout-project/turnout/internal/image"
 	"github.com/turnout-project/turnout/internal/lock"
 	"github.com/turnout-project/turnout/internal/manifest"
 	"github.com/turnout-project/turnout/internal/oci"
@@ -214,11 +214,11 @@ func measurements(m manifest.Measurements) map[string]string {
 
 // packages compares the package lists of the images.
 func (d *Diff) packages(old Source, a *oci.Image, new Source, b *oci.Image) error {
-	pa, err := PackageList(old.Layout, a)
+	pa, err := image.PackageList(old.Layout, a)
 	if err != nil {
 		return err
 	}
-	pb, err := PackageList(new.Layout, b)
+	pb, err := image.PackageList(new.Layout, b)
 	if err != nil {
 		return err
 	}
@@ -230,34 +230,6 @@ func (d *Diff) packages(old Source, a *oci.Image, new Source, b *oci.Image) erro
 		d.Packages = append(d.Packages, change)
 	}
 	return nil
-}
-
-// maxList bounds what is read of a package list, in bytes.
-const maxList = 64 << 20
-
-// PackageList returns the packages of an image, as its lock named them.
-func PackageList(l *oci.Layout, img *oci.Image) ([]lock.Package, error) {
-	desc, ok := img.OCI.Layer(manifest.MediaPackageList)
-	if !ok {
-		return nil, fmt.Errorf("image %s has no package list", img.Digest)
-	}
-	f, err := l.Blob(desc.Digest)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = f.Close() }() // read only
-	raw, err := io.ReadAll(io.LimitReader(f, maxList))
-	if err != nil {
-		return nil, fmt.Errorf("package list: %w", err)
-	}
-	if got := manifest.DigestOf(raw); got != desc.Digest {
-		return nil, fmt.Errorf("package list of image %s is damaged: its digest is %s, not %s", img.Digest, got, desc.Digest)
-	}
-	var ps []lock.Package
-	if err := json.Unmarshal(raw, &ps); err != nil {
-		return nil, fmt.Errorf("package list of image %s: %w", img.Digest, err)
-	}
-	return ps, nil
 }
 
 // explain names the first file that differs, or what else may be the reason.

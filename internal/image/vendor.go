@@ -1,0 +1,63 @@
+package image
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/turnout-project/turnout/internal/cas"
+	"github.com/turnout-project/turnout/internal/lock"
+	"github.com/turnout-project/turnout/internal/progress"
+)
+
+// Vendor copies every artefact of a lock into dir, a store of its own, and
+// the lock beside them as name. What the store lacks is fetched. It returns
+// the number of files and of bytes. An error leaves the files that arrived,
+// and no lock that was not there before.
+func Vendor(ctx context.Context, store *cas.Store, f *lock.File, dir, name string, r *progress.Reporter) (files int, bytes int64, err error) {
+	all := slices.Concat(f.Packages, f.Tools, f.Build)
+	if err := Fetch(ctx, store, &lock.File{Packages: all}, r); err != nil {
+		return 0, 0, err
+	}
+	to, err := cas.Open(dir)
+	if err != nil {
+		return 0, 0, err
+	}
+	task := r.Start("copy packages", progress.Bytes)
+	defer task.End("")
+	seen := map[string]bool{}
+	var total int64
+	for _, p := range all {
+		if !seen[p.SHA256] {
+			seen[p.SHA256] = true
+			total += p.SizeBytes
+		}
+	}
+	for _, p := range all {
+		if !seen[p.SHA256] {
+			continue
+		}
+		delete(seen, p.SHA256)
+		if err := vendorOne(ctx, store, to, p); err != nil {
+			return files, bytes, fmt.Errorf("package %s %s: %w", p.Name, p.Version, err)
+		}
+		files, bytes = files+1, bytes+p.SizeBytes
+		task.Update(bytes, total)
+	}
+	return files, bytes, lock.Write(filepath.Join(dir, name), f)
+}
+
+// vendorOne copies one package, unless it is there in good order.
+func vendorOne(ctx context.Context, from, to *cas.Store, p lock.Package) error {
+	if to.Has(p.SHA256) && to.Verify(p.SHA256, p.SizeBytes) == nil {
+		return nil
+	}
+	f, err := os.Open(from.Path(p.SHA256))
+	if err != nil {
+		return err
+	}
+	return errors.Join(to.Put(ctx, p.SHA256, p.SizeBytes, f), f.Close())
+}
