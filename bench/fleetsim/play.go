@@ -57,7 +57,7 @@ func (f *fleetSim) play(ctx context.Context) error {
 	}
 	f.say("added %d nodes in %s", len(f.nodes), since(began))
 	began = time.Now()
-	if err := f.each(ctx, func(ctx context.Context, n *simNode) error { return n.join(ctx) }); err != nil {
+	if err := f.each(ctx, f.join); err != nil {
 		return fmt.Errorf("enrolling: %w", err)
 	}
 	f.say("enrolled them in %s", since(began))
@@ -77,7 +77,7 @@ func (f *fleetSim) play(ctx context.Context) error {
 }
 
 func (f *fleetSim) acts(ctx context.Context) error {
-	if err := pause(ctx, f.o.interval+f.o.interval/2); err != nil { // the first heartbeats carry the inventory and make connections
+	if err := pause(ctx, f.o.interval); err != nil {
 		return err
 	}
 	f.lat.reset()
@@ -115,6 +115,16 @@ func (f *fleetSim) addNode(ctx context.Context, n *simNode) error {
 	return err
 }
 
+// join enrols a node and sends its first heartbeat, the one with the
+// inventory, over the connection that it keeps.
+func (f *fleetSim) join(ctx context.Context, n *simNode) error {
+	if err := n.join(ctx); err != nil {
+		return err
+	}
+	_, err := n.beat(ctx, true)
+	return err
+}
+
 // each does something to all nodes, 32 at a time.
 func (f *fleetSim) each(ctx context.Context, do func(context.Context, *simNode) error) error {
 	g, ctx := errgroup.WithContext(ctx)
@@ -129,11 +139,11 @@ func (f *fleetSim) each(ctx context.Context, do func(context.Context, *simNode) 
 // tried again; a broken promise ends the simulation.
 func (f *fleetSim) live(ctx context.Context, n *simNode, offset time.Duration, stop context.CancelCauseFunc) {
 	next := time.Now().Add(offset)
-	for first := true; ; {
+	for {
 		if pause(ctx, time.Until(next)) != nil {
 			return
 		}
-		took, err := n.beat(ctx, first)
+		took, err := n.beat(ctx, false)
 		if ctx.Err() != nil {
 			return
 		}
@@ -142,7 +152,6 @@ func (f *fleetSim) live(ctx context.Context, n *simNode, offset time.Duration, s
 			stop(err)
 			return
 		}
-		first = first && err != nil
 		next = next.Add(f.o.interval)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+	_ "time/tzdata" // windows name time zones, whatever the host knows of them
 
 	"github.com/spf13/cobra"
 )

@@ -287,6 +287,7 @@ or its BMC was told to, gets the installer and is set up from nothing.
 			return g.act(cmd, args, "reimage", r, "node %s will be written anew")
 		},
 	}
+	cmd.Flags().BoolVar(&r.Retry, "retry", false, "although the image is banned on the node: your word that it may work now")
 	cmd.Flags().StringVar(&r.Image, "image", "", `image: digest, its first digits, or "name version"; none: the pool's`)
 	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask")
 	must(cmd.RegisterFlagCompletionFunc("image", g.completeImages))

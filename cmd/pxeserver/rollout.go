@@ -16,13 +16,13 @@ func newRolloutCommand(g *globals) *cobra.Command {
 		newRolloutPlanCommand(g), newRolloutStartCommand(g), newRolloutStatusCommand(g), newRolloutListCommand(g),
 		newRolloutActCommand(g, "pause", "Start no more nodes; those on the move go on"),
 		newRolloutActCommand(g, "resume", "Go on with a paused or halted rollout"),
-		newRolloutAbortCommand(g))
+		newRolloutAbortCommand(g), newRolloutUndoCommand(g))
 }
 
 // rolloutFlags are those of plan and start.
 type rolloutFlags struct {
 	image                  string
-	stages                 []string
+	stages, windows        []string
 	maxUnavailable, budget string
 	p                      fleet.Policy
 	yes                    bool
@@ -38,6 +38,8 @@ func (o *rolloutFlags) add(cmd *cobra.Command, g *globals) {
 	f.DurationVar(&o.p.Timeout, "timeout", 30*time.Minute, "a node that takes longer counts as failed")
 	f.IntVar(&o.p.Tries, "tries", fleet.DefaultTries, "trial boots granted to a node")
 	f.BoolVar(&o.p.FlipBack, "flip-back", false, "when it halts, return the nodes that it had moved")
+	f.StringArrayVar(&o.windows, "window", nil, "when nodes may be started, [DAYS] FROM-TO [ZONE]; repeat for more; none: at any time")
+	f.BoolVar(&o.p.Retry, "retry", false, "try it on nodes where the image is banned, too: your word that it may work now")
 	must(cmd.RegisterFlagCompletionFunc("image", g.completeImages))
 	must(cmd.RegisterFlagCompletionFunc("stage", g.completePools))
 }
@@ -49,6 +51,13 @@ func (o *rolloutFlags) request(cmd *cobra.Command) (api.RolloutRequest, error) {
 	}
 	for _, s := range o.stages {
 		r.Policy.Stages = append(r.Policy.Stages, fleet.RolloutStage{Pool: s})
+	}
+	for _, s := range o.windows {
+		w, err := fleet.ParseWindow(s)
+		if err != nil {
+			return r, usagef(cmd, "--window: %v", err)
+		}
+		r.Policy.Windows = append(r.Policy.Windows, w)
 	}
 	var err error
 	if r.Policy.MaxUnavailable, err = fleet.ParseAmount(o.maxUnavailable); err != nil {
@@ -145,6 +154,7 @@ func askRollout(cmd *cobra.Command, c *api.Client, req api.RolloutRequest) error
 
 func showDraft(t *tabwriter.Writer, r *fleet.Rollout, ns names) {
 	fmt.Fprintf(t, "%s to %d nodes; at most %s failed before it halts\n", ns.of(r.Image), len(r.Nodes), r.Policy.FailureBudget)
+	showWindows(t, &r.Policy)
 	for i, s := range r.Policy.Stages {
 		total := 0
 		for _, m := range r.Nodes {

@@ -130,6 +130,9 @@ func showRollout(t *tabwriter.Writer, r *fleet.Rollout, ns names) {
 		fmt.Fprintf(t, ", %d returned or on the way back", back)
 	}
 	fmt.Fprintln(t)
+	if r.State == fleet.RolloutRunning {
+		showWindows(t, &r.Policy)
+	}
 	for i, s := range r.Policy.Stages {
 		fmt.Fprintf(t, "\nstage %d, pool %s: %s\n", i+1, s.Pool, stageState(r, i))
 		for _, m := range r.Nodes {

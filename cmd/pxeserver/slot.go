@@ -16,19 +16,29 @@ func newSlotCommand(g *globals) *cobra.Command {
 
 func newSlotFlipCommand(g *globals) *cobra.Command {
 	var r api.FlipRequest
+	var m flipMany
 	var yes bool
 	cmd := &cobra.Command{
-		Use: "flip NODE…", Short: "Boot the other confirmed slot",
+		Use: "flip NODE… | --pool POOL | --rollout ROLLOUT", Short: "Boot the other confirmed slot",
 		Long: `Asks nodes to boot their other slot, which must be confirmed (good). It is
 tried like a new image: if it does not come up healthy and attested, the node
 falls back to the slot it runs now.
 
 What will be done is said first. If one of the nodes cannot be flipped, none is
 touched, and the reason is given.
+
+With --pool or --rollout many nodes are flipped: those of a pool, or those that
+a rollout has moved and that still run its image. Nodes that cannot be flipped
+are named and left out. They go in batches of --max-unavailable; the next batch
+starts when the one before runs its other slot, confirmed and healthy, and none
+starts after a node that did not get there. --now flips all at once.
 ` + exitCodes,
-		Example: "  pxeserver slot flip n1 n2 --dry-run\n  pxeserver slot flip n1 --reason 'driver hangs under load' --yes",
-		Args:    someArgs("a node"), ValidArgsFunction: g.completeNodes,
+		Example: "  pxeserver slot flip n1 n2 --dry-run\n  pxeserver slot flip n1 --reason 'driver hangs under load' --yes\n  pxeserver slot flip --rollout r7 --max-unavailable 25%",
+		Args:    m.args, ValidArgsFunction: g.completeNodes,
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if m.pool != "" || m.rollout != "" {
+				return m.run(cmd, g, r, yes)
+			}
 			r.Nodes = args
 			return runFlip(cmd, g, r, yes)
 		},
@@ -36,6 +46,7 @@ touched, and the reason is given.
 	cmd.Flags().BoolVar(&r.DryRun, "dry-run", false, "only say what would be done")
 	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask")
 	cmd.Flags().StringVar(&r.Reason, "reason", "", "why, for the history")
+	m.add(cmd, g)
 	return cmd
 }
 

@@ -270,6 +270,22 @@ func TestStory(t *testing.T) {
 		t.Fatalf("rollout over a killed server: %+v", r)
 	}
 
+	l.must("slot", "flip", "--pool", "rack", "--max-unavailable", "50%", "--yes")
+	l.runs("n2", "rack-base 1.0")
+	l.runs("n3", "rack-base 1.0")
+	if r := l.do("slot", "flip", "--rollout", "r1", "--dry-run"); r.code != exitOK || !strings.Contains(r.out, "n1") || strings.Contains(r.out, "n2") {
+		t.Errorf("flip of what r1 moved and still runs its image: %+v; want n1 alone", r)
+	}
+	if r := l.do("slot", "flip", "n1", "--pool", "rack"); r.code != exitUsage {
+		t.Errorf("flip of nodes and a pool: %+v; want it refused", r)
+	}
+	l.must("slot", "flip", "--pool", "rack", "--now", "--yes")
+	l.runs("n2", "rack-base 1.1")
+	l.runs("n3", "rack-base 1.1")
+	if plan := l.must("rollout", "plan", "--image", "rack-base 1.2", "--stage", "canary", "--window", "sat,sun 02:00-04:00 Europe/Berlin"); !strings.Contains(plan, "window sat,sun 02:00-04:00 Europe/Berlin") {
+		t.Errorf("plan with a window:\n%s", plan)
+	}
+
 	nodes["n1"].set(func(a *agent) { a.fails = l.node("n1").Desired.Image })
 	if r := l.do("slot", "flip", "n1", "--dry-run"); r.code != exitOK || !strings.Contains(r.out, "would boot slot A instead of B") {
 		t.Errorf("dry run of a flip: %+v", r)
@@ -292,6 +308,9 @@ func TestStory(t *testing.T) {
 	r := l.do("rollout", "status", "--wait")
 	if r.code != exitRollout || !strings.Contains(r.errOut, "gpu-count") || !strings.Contains(line(r.out, "  n1"), "want 8, saw 7") {
 		t.Errorf("failed rollout: %+v; want status 5 and the failed check", r)
+	}
+	if r := l.do("rollout", "undo", "r2", "--yes"); r.code != exitRefused || !strings.Contains(r.errOut, "none of its nodes") {
+		t.Errorf("undo of a rollout that moved nobody: %+v; want it refused", r)
 	}
 	if after := l.node("n3").Desired; after != before {
 		t.Errorf("n3 wants %+v, before %+v; want it untouched", after, before)

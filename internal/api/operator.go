@@ -32,7 +32,7 @@ import (
 //	GET    rollouts              []fleet.Rollout
 //	POST   rollouts              RolloutRequest    -> fleet.Rollout
 //	GET    rollouts/{id}         fleet.Rollout
-//	POST   rollouts/{id}/pause|resume|abort  ReasonRequest -> fleet.Rollout
+//	POST   rollouts/{id}/pause|resume|abort|undo  ReasonRequest -> fleet.Rollout
 //	GET    events?after=&node=&kind=&limit=&last=&wait=   []fleet.Event
 //	GET    version               Version
 const (
@@ -57,6 +57,7 @@ type NodeRequest struct {
 	MACs   []string `json:"macs,omitempty"`  // add; any spelling
 	Image  string   `json:"image,omitempty"` // unban, reimage: digest, its first digits, or "name version"
 	Reason string   `json:"reason,omitempty"`
+	Retry  bool     `json:"retry,omitempty"` // reimage: although the image is banned on the node
 }
 
 // FlipRequest asks nodes to boot their other confirmed slot.
@@ -96,6 +97,7 @@ type RolloutRequest struct {
 type ReasonRequest struct {
 	Reason   string `json:"reason,omitempty"`
 	FlipBack bool   `json:"flipBack,omitempty"` // abort: return what the rollout changed
+	AtOnce   string `json:"atOnce,omitempty"`   // undo: nodes of a stage on the move at once, "" as on the way there
 }
 
 // Version says which server answers.

@@ -13,6 +13,7 @@ func (n *Node) Clone() *Node {
 	c := *n
 	c.MACs = slices.Clone(n.MACs)
 	c.Banned = slices.Clone(n.Banned)
+	c.Forgiven = slices.Clone(n.Forgiven)
 	c.Reported = n.Reported.Clone()
 	if n.Verdict != nil {
 		v := *n.Verdict
@@ -58,6 +59,7 @@ func (r *Rollout) Clone() *Rollout {
 // Clone returns a copy that shares no memory with p.
 func (p Policy) Clone() Policy {
 	p.Stages = slices.Clone(p.Stages)
+	p.Windows = slices.Clone(p.Windows)
 	return p
 }
 

@@ -67,6 +67,7 @@ type Node struct {
 	Verdict  *Verdict  `json:"verdict,omitempty"`  // last attestation, nil before
 	Verified time.Time `json:"verified,omitzero"`  // when an attestation was last accepted, server clock
 	Banned   []Ban     `json:"banned,omitempty"`   // images that failed here; not sent again without an operator's word
+	Forgiven []string  `json:"forgiven,omitempty"` // images whose ban an operator lifted here and that were not asked for since
 	Failure  *Failure  `json:"failure,omitempty"`  // last thing that went wrong with an image here, nil if nothing did
 	Created  time.Time `json:"created"`
 }

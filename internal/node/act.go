@@ -105,12 +105,12 @@ func (a *Agent) progress(s fleet.Slot) install.Progress {
 
 // arm makes the other slot the next to boot. That this boot did it is noted
 // first: a crash in between then leaves an arming that is known to be ours.
-// A wish with a newer generation than a failure here is the word of whoever
-// made it, and lifts the ban.
+// A ban of the image here is lifted by an operator's word (Retry), and by a
+// wish of a newer generation than the failure.
 func (a *Agent) arm(ctx context.Context, act Action, rename func() error) error {
 	short := manifest.Short(act.Image)
 	for _, b := range a.cfg.Slots.Bans(ctx) {
-		if b.Short == short && act.Generation > b.Generation {
+		if b.Short == short && (act.Retry || act.Generation > b.Generation) {
 			if err := a.cfg.Slots.Lift(ctx, short); err != nil {
 				return err
 			}

@@ -370,6 +370,28 @@ func TestAgentFlips(t *testing.T) {
 	}
 }
 
+// TestAgentRetries: a ban here that is newer than the wish stands, until an
+// operator's word comes with it.
+func TestAgentRetries(t *testing.T) {
+	for _, retry := range []bool{false, true} {
+		r := newRig(t, fleet.SlotA, goodA, goodB)
+		journal := `{"version":1,"bans":[{"short":"` + shortB + `","generation":9,"reason":"failed"}]}`
+		if err := r.esp.Put(t.Context(), "turnout/journal.json", strings.NewReader(journal), int64(len(journal))); err != nil {
+			t.Fatal(err)
+		}
+		r.server.desired = fleet.Desired{Image: "sha256:" + shortB + strings.Repeat("b", 52), Generation: 7, Retry: retry}
+		r.healthy()
+		r.run()
+		if retry {
+			<-r.reboots
+			r.wantUKIs(goodA, "g000007-"+shortB+"+2.efi")
+			continue
+		}
+		r.until("the flip to be refused", func() bool { return strings.Contains(r.server.story(), "failed on this node before") })
+		r.wantUKIs(goodA, goodB)
+	}
+}
+
 // TestAgentCancelsPassedOver: an arming that the loader did not follow is
 // taken back, not repeated for ever.
 func TestAgentCancelsPassedOver(t *testing.T) {

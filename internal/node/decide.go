@@ -55,6 +55,7 @@ type Action struct {
 	Image      string // Install, Arm, Flip
 	Generation uint64 // Ack, Install, Arm, Flip: of the wish; Confirm, Condemn: of the slot
 	Tries      int    // Install, Arm, Flip
+	Retry      bool   // Install, Arm, Flip: an operator's word, a ban of the image here is lifted
 	Reason     string
 }
 
@@ -172,7 +173,7 @@ func decideGood(s State) Action {
 	if holds(s.booted(), d.Image) {
 		return Action{Kind: Ack, Slot: s.Booted, Generation: d.Generation, Reason: "the booted slot holds the image already"}
 	}
-	a := Action{Kind: Install, Slot: other.Slot, Image: d.Image, Generation: d.Generation, Tries: d.Tries, Reason: d.Reason}
+	a := Action{Kind: Install, Slot: other.Slot, Image: d.Image, Generation: d.Generation, Tries: d.Tries, Retry: d.Retry, Reason: d.Reason}
 	if a.Tries == 0 {
 		a.Tries = fleet.DefaultTries
 	}

@@ -41,6 +41,9 @@ func applyNode(r *fleet.Rollout, m *fleet.Move, n *fleet.Node, s Step, now time.
 		if unfit(now, r, n) != "" || NextGeneration(n) != s.Generation {
 			return false
 		}
+		if r.Policy.Retry {
+			Unban(n, r.Image)
+		}
 		Want(n, fleet.Desired{Image: r.Image, Tries: r.Policy.Tries, Rollout: r.ID, Reason: "rollout " + r.ID})
 	case Return:
 		if n.Desired.Rollout != r.ID || NextGeneration(n) != s.Generation {

@@ -1,6 +1,7 @@
 package rollout
 
 import (
+	"slices"
 	"time"
 
 	"github.com/turnout-project/turnout/internal/fleet"
@@ -21,10 +22,34 @@ func NextGeneration(n *fleet.Node) uint64 {
 }
 
 // Want gives the node a new wish under the next generation. d.Generation is
-// ignored.
+// ignored. If an operator has lifted the image's ban here, the node is told.
 func Want(n *fleet.Node, d fleet.Desired) {
 	d.Generation = NextGeneration(n)
+	if i := slices.Index(n.Forgiven, d.Image); i >= 0 {
+		d.Retry = true
+		n.Forgiven = slices.Delete(n.Forgiven, i, i+1)
+	}
 	n.Desired = d
+}
+
+// Unban lifts the ban of an image on a node, by an operator's word: the next
+// wish for it tells the node to lift its own. "" lifts all. It returns how
+// many there were.
+func Unban(n *fleet.Node, image string) int {
+	count := len(n.Banned)
+	n.Banned = slices.DeleteFunc(n.Banned, func(b fleet.Ban) bool {
+		if image != "" && b.Image != image {
+			return false
+		}
+		if !slices.Contains(n.Forgiven, b.Image) {
+			n.Forgiven = append(n.Forgiven, b.Image)
+		}
+		return true
+	})
+	if image == "" || n.Failure != nil && n.Failure.Image == image {
+		n.Failure = nil
+	}
+	return count - len(n.Banned)
 }
 
 // Banned returns the ban of an image on a node, or nil.

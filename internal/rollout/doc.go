@@ -11,6 +11,8 @@
 //     nodes are healthy;
 //   - never more than MaxUnavailable nodes of a stage are on the move, or
 //     left unhealthy by it;
+//   - nodes are started within the windows of the policy only; those on the
+//     move go on, and failed ones go back at any time;
 //   - more than FailureBudget failures halt it; silence is a failure once
 //     Timeout is over; no waiting node is touched after that;
 //   - a node that failed has the image banned, and is asked for what it ran;

@@ -54,6 +54,11 @@ func checkPolicy(p fleet.Policy) error {
 		}
 		seen[s.Pool] = true
 	}
+	for _, w := range p.Windows {
+		if err := w.Check(); err != nil {
+			return &Refusal{err.Error(), "a window is [DAYS] FROM-TO [ZONE], such as mon-fri 22:00-06:00 Europe/Berlin"}
+		}
+	}
 	switch {
 	case len(p.Stages) == 0:
 		return &Refusal{"the rollout has no stages", "name the pools in order, the canary first: --stage canary --stage rack"}

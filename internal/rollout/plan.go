@@ -228,6 +228,9 @@ func (p *planner) stageMoves() []*fleet.Move {
 // start begins moves of the current stage while there is room.
 func (p *planner) start() {
 	room := p.room(p.r.Stage)
+	if !p.r.Policy.InWindow(p.now) {
+		room = 0
+	}
 	for _, m := range p.stageMoves() {
 		if m.State != fleet.MoveWaiting {
 			continue

@@ -21,7 +21,7 @@ func unfit(now time.Time, r *fleet.Rollout, n *fleet.Node) string {
 		return string(n.State) + because(n.Reason)
 	case Runs(n, r.Image, 0) && n.Reported.Healthy && (n.Desired.Image == r.Image || n.Reported.Acted >= n.Desired.Generation):
 		return alreadyThere
-	case Banned(n, r.Image) != nil:
+	case Banned(n, r.Image) != nil && !r.Policy.Retry:
 		return "image is banned here: " + Banned(n, r.Image).Reason
 	case n.Reported == nil || n.Reported.Stage != fleet.StageSystem || n.Reported.Booted == fleet.NoSlot:
 		return "not installed yet"

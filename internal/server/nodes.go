@@ -172,9 +172,7 @@ func uncordon(_ context.Context, _ *Server, _ store.Tx, n *fleet.Node, _ *api.No
 
 func unban(ctx context.Context, _ *Server, tx store.Tx, n *fleet.Node, req *api.NodeRequest) (string, error) {
 	if req.Image == "" {
-		count := len(n.Banned)
-		n.Banned, n.Failure = nil, nil
-		return fmt.Sprintf("all images (%d)", count), nil
+		return fmt.Sprintf("all images (%d)", rollout.Unban(n, "")), nil
 	}
 	i, err := resolve(ctx, tx, req.Image)
 	if err != nil {
@@ -183,10 +181,7 @@ func unban(ctx context.Context, _ *Server, tx store.Tx, n *fleet.Node, req *api.
 	if rollout.Banned(n, i.Digest) == nil {
 		return "", &rollout.Refusal{Why: fmt.Sprintf("image %s is not banned on node %s", rollout.Short(i.Digest), n.Name), Hint: "`pxeserver node show " + n.Name + "` lists its bans"}
 	}
-	n.Banned = slices.DeleteFunc(n.Banned, func(b fleet.Ban) bool { return b.Image == i.Digest })
-	if n.Failure != nil && n.Failure.Image == i.Digest {
-		n.Failure = nil
-	}
+	rollout.Unban(n, i.Digest)
 	return "image " + rollout.Short(i.Digest), nil
 }
 
@@ -208,10 +203,13 @@ func reimage(ctx context.Context, _ *Server, tx store.Tx, n *fleet.Node, req *ap
 	if err != nil {
 		return "", err
 	}
+	if req.Retry {
+		rollout.Unban(n, i.Digest)
+	}
 	if err := free(ctx, tx, n, i.Digest); err != nil {
 		return "", err
 	}
-	rollout.Want(n, fleet.Desired{Image: i.Digest, Reinstall: true, Reason: "reinstallation by an operator"})
+	rollout.Want(n, fleet.Desired{Image: i.Digest, Reinstall: true, Retry: true, Reason: "reinstallation by an operator"})
 	return fmt.Sprintf("with %s %s (%s), generation %d", i.Name, i.Version, rollout.Short(i.Digest), n.Desired.Generation), nil
 }
 

@@ -69,6 +69,14 @@ func (s *Server) actOnRollout(w http.ResponseWriter, r *http.Request, actor stri
 		ro, err = rollout.Resume(r.Context(), s.Store, id, actor, s.now())
 	case "abort":
 		ro, err = rollout.Abort(r.Context(), s.Store, id, actor, req.Reason, req.FlipBack, s.now())
+	case "undo":
+		var atOnce fleet.Amount
+		if req.AtOnce != "" {
+			if atOnce, err = fleet.ParseAmount(req.AtOnce); err != nil {
+				return nil, problem(http.StatusBadRequest, "", "%v", err)
+			}
+		}
+		ro, err = rollout.Undo(r.Context(), s.Store, id, actor, req.Reason, atOnce, s.now())
 	default:
 		return nil, problem(http.StatusNotFound, "", "nothing called %q can be done to a rollout", act)
 	}
