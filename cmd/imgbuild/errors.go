@@ -28,6 +28,7 @@ const (
 	exitFailure
 	exitUsage
 	exitVerification
+	exitVulnerable // cve alone
 )
 
 // usageError is a fault of the command line.

@@ -67,6 +67,7 @@ func newRootCommand() *cobra.Command {
 		newVerifyCommand(&common),
 		newDiffCommand(),
 		newSBOMCommand(),
+		newCVECommand(),
 		newSchemaCommand(),
 		newVendorCommand(&common),
 		man.Command(),

@@ -23,9 +23,9 @@ type stanza struct {
 }
 
 func (s *stanza) locked(essential bool) lock.Package {
-	source, _, _ := strings.Cut(s.source, " ") // "gcc-12 (12.2.0-14)" when the versions differ
-	return lock.Package{Name: s.name, Version: s.version, Architecture: s.arch, Source: source, Essential: essential,
-		URI: s.uri, SizeBytes: s.size, SHA256: s.sha256}
+	source, version, _ := strings.Cut(s.source, " ") // "gcc-12 (12.2.0-14)" when the versions differ
+	return lock.Package{Name: s.name, Version: s.version, Architecture: s.arch, Source: source, SourceVersion: strings.Trim(version, "()"),
+		Essential: essential, URI: s.uri, SizeBytes: s.size, SHA256: s.sha256}
 }
 
 // needs returns what must be there before s can be configured: each item is

@@ -214,7 +214,7 @@ func Fetch(ctx context.Context, store *cas.Store, f *lock.File, r *progress.Repo
 		task.End("failed")
 		return err
 	}
-	task.End(fmt.Sprintf("%d packages, %s, %s of it over the network", len(items), progress.Size(last.BytesTotal), progress.Size(last.BytesLoaded)))
+	task.End(fmt.Sprintf("%d packages, %s, %s of it fetched", len(items), progress.Size(last.BytesTotal), progress.Size(last.BytesLoaded)))
 	return nil
 }
 

@@ -37,10 +37,13 @@ type Package struct {
 	Version      string `json:"version"`
 	Architecture string `json:"architecture"` // "amd64" or "all"
 	Source       string `json:"source,omitempty"`
-	Essential    bool   `json:"essential,omitempty"` // essential or pre-depended upon by essential packages
-	URI          string `json:"uri"`                 // full address; "+" and "~" stand for themselves
-	SizeBytes    int64  `json:"size"`
-	SHA256       string `json:"sha256"` // hex
+	// SourceVersion is the version of Source where it is not Version: "" in
+	// locks of older imgbuilds too.
+	SourceVersion string `json:"sourceVersion,omitempty"`
+	Essential     bool   `json:"essential,omitempty"` // essential or pre-depended upon by essential packages
+	URI           string `json:"uri"`                 // full address; "+" and "~" stand for themselves
+	SizeBytes     int64  `json:"size"`
+	SHA256        string `json:"sha256"` // hex
 }
 
 // Find returns the package of that name in ps.
