@@ -34,15 +34,24 @@ func must(err error) {
 	}
 }
 
-// load reads the configuration that was named, or the first that is there.
-func (g *globals) load() (*config.Config, error) {
+// configFile is the configuration that was named, else the first that is
+// there, else "".
+func (g *globals) configFile() string {
 	if g.config != "" {
-		return config.Load(g.config)
+		return g.config
 	}
 	for _, p := range []string{"pxeserver.yaml", "/etc/turnout/pxeserver.yaml"} {
 		if _, err := os.Stat(p); err == nil {
-			return config.Load(p)
+			return p
 		}
+	}
+	return ""
+}
+
+// load reads the configuration that was named, or the first that is there.
+func (g *globals) load() (*config.Config, error) {
+	if f := g.configFile(); f != "" {
+		return config.Load(f)
 	}
 	return nil, &statusError{exitUsage, "no configuration: name one with --config, or make one with `pxeserver init`"}
 }

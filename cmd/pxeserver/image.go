@@ -17,7 +17,7 @@ import (
 )
 
 func newImageCommand(g *globals) *cobra.Command {
-	return group("image", "Publish images and list them", newImagePublishCommand(g), newImageListCommand(g))
+	return group("image", "Publish images, list and remove them", newImagePublishCommand(g), newImageListCommand(g), newImageCollectCommand(g))
 }
 
 func newImageListCommand(g *globals) *cobra.Command {

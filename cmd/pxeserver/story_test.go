@@ -328,6 +328,9 @@ func TestStory(t *testing.T) {
 	if r := l.do("verdict", "show", "n1"); r.code != exitFailure || !strings.Contains(r.errOut, "not attested") {
 		t.Errorf("verdict of a node that never attested: %+v", r)
 	}
+	if gc := l.must("image", "gc", "--dry-run", "--keep", "1"); strings.Contains(gc, "removed") || !strings.Contains(gc, "stays: in slot") {
+		t.Errorf("what could be removed:\n%s", gc)
+	}
 	events := l.must("events", "--last", "1000")
 	for _, want := range []string{"image.published", "node.enrolled", "rollout.started", "rollout.halted", "slot.flip", "image.banned"} {
 		if !strings.Contains(events, want) {

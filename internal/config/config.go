@@ -34,7 +34,14 @@ type Config struct {
 	Tokens    string        `yaml:"tokens"`           // file with operators' tokens
 	Heartbeat time.Duration `yaml:"heartbeat"`        // how often nodes report
 	NodeCert  time.Duration `yaml:"node_certificate"` // how long a node's certificate lasts
+	Events    Events        `yaml:"events"`           // how much of the history is kept
 	Attest    Attestation   `yaml:"attestation"`      //
+}
+
+// Events says how much of the history is kept; 0 is no limit.
+type Events struct {
+	Keep time.Duration `yaml:"keep"` // older ones are dropped
+	Most int           `yaml:"most"` // and all but so many of the newest
 }
 
 // Listen says where the services listen. Ports of 0 are the usual ones, -1
@@ -106,6 +113,7 @@ type Discovery struct {
 func Default() Config {
 	return Config{
 		DataDir: "data", Tokens: "tokens", Heartbeat: 10 * time.Second, NodeCert: 24 * time.Hour,
+		Events:    Events{Keep: 180 * 24 * time.Hour, Most: 1_000_000},
 		Listen:    Listen{API: ":8443"},
 		DHCP:      DHCP{Mode: "server", Lease: 24 * time.Hour},
 		Discovery: Discovery{Enabled: true, Pool: "default"},
@@ -223,6 +231,9 @@ func (c *Config) check() error {
 	bad := func(key, format string, a ...any) error { return &fault{key, fmt.Sprintf(format, a...)} }
 	if a, err := netip.ParseAddr(c.Address); err != nil || !a.Is4() || a.IsUnspecified() {
 		return bad("address", "%q: want the IPv4 address under which nodes reach this server", c.Address)
+	}
+	if c.Events.Keep < 0 || c.Events.Most < 0 {
+		return bad("events", "keep %s, most %d: want 0 or more", c.Events.Keep, c.Events.Most)
 	}
 	if _, _, err := net.SplitHostPort(c.Listen.API); err != nil {
 		return bad("listen.api", "%q: want ADDRESS:PORT, such as :8443", c.Listen.API)

@@ -70,6 +70,12 @@ discovery:
   enabled: {{.Discovery.Enabled}}
   pool: {{q .Discovery.Pool}}
 
+# How much of the history is kept: events older than that, and all but so many
+# of the newest, are dropped every hour. 0 is no limit.
+events:
+  keep: {{.Events.Keep}}
+  most: {{.Events.Most}}
+
 # Public keys (PEM) that may sign images. None: no image can be published.
 image_keys: {{list .ImageKeys}}
 

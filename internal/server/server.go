@@ -180,6 +180,7 @@ func (s *Server) mux() *mux {
 	act("DELETE "+api.PathBaselines+"/{id}", s.forgetBaseline)
 	view(api.PathImageList, s.listImages)
 	act("POST "+api.PathImageList, s.publish)
+	act("POST "+api.PathCollect, s.collect)
 	view(api.PathBlobs+"{digest}", s.hasBlob) // HEAD comes with GET
 	act("PUT "+api.PathBlobs+"{digest}", s.putBlob)
 	view(api.PathRollouts, s.listRollouts)

@@ -90,24 +90,40 @@ func connect(path, extra string, conns int) (*sql.DB, error) {
 // migrate applies the embedded files above the file's user_version, each in
 // a transaction of its own.
 func migrate(ctx context.Context, db *sql.DB) error {
+	have, know, err := versions(ctx, db)
+	if err != nil {
+		return err
+	}
+	if have > know {
+		return newerError(have, know)
+	}
 	files, err := fs.Glob(migrations, "migrations/*.sql")
-	if err != nil || len(files) == 0 {
-		return fmt.Errorf("no migrations in this program: %w", err)
+	if err != nil {
+		return err
 	}
 	sort.Strings(files)
-	var have int
-	if err := db.QueryRowContext(ctx, "PRAGMA user_version").Scan(&have); err != nil {
-		return fmt.Errorf("reading its version: %w", err)
-	}
-	if have > len(files) {
-		return fmt.Errorf("written by a newer pxeserver (version %d, this one knows %d): use that one", have, len(files))
-	}
 	for i, f := range files[have:] {
 		if err := apply(ctx, db, f, have+i+1); err != nil {
 			return fmt.Errorf("migration %s: %w", filepath.Base(f), err)
 		}
 	}
 	return nil
+}
+
+// versions returns that of the file and the newest this program knows.
+func versions(ctx context.Context, db *sql.DB) (have, know int, err error) {
+	files, err := fs.Glob(migrations, "migrations/*.sql")
+	if err != nil || len(files) == 0 {
+		return 0, 0, fmt.Errorf("no migrations in this program: %w", err)
+	}
+	if err := db.QueryRowContext(ctx, "PRAGMA user_version").Scan(&have); err != nil {
+		return 0, 0, fmt.Errorf("reading its version: %w", err)
+	}
+	return have, len(files), nil
+}
+
+func newerError(have, know int) error {
+	return fmt.Errorf("written by a newer pxeserver (version %d, this one knows %d): use that one", have, know)
 }
 
 func apply(ctx context.Context, db *sql.DB, file string, version int) error {
