@@ -120,6 +120,7 @@ func serve(ctx context.Context, c *config.Config, log *slog.Logger) error {
 		return nil
 	})
 	parts.Go(func() error { srv.Watch(ctx); return nil })
+	parts.Go(func() error { srv.WatchPeers(ctx); return nil })
 	parts.Go(func() error { srv.Prune(ctx, c.Events.Keep, c.Events.Most); return nil })
 	err = parts.Wait()
 	if err == nil {

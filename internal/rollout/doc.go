@@ -15,6 +15,8 @@
 //     move go on, and failed ones go back at any time;
 //   - more than FailureBudget failures halt it; silence is a failure once
 //     Timeout is over; no waiting node is touched after that;
+//   - trouble of a node's hardware, or of its cooling or power, is no failure
+//     of the image: such a node is left where it is, and named;
 //   - a node that failed has the image banned, and is asked for what it ran;
 //   - flipping back touches only what this rollout changed.
 //

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/turnout-project/turnout/internal/fleet"
+	"github.com/turnout-project/turnout/internal/pulse"
 )
 
 // DefaultTimeout is how long a node may take when the policy does not say.
@@ -12,7 +13,7 @@ const DefaultTimeout = 30 * time.Minute
 
 // LostAfter is how long a node may be silent before a rollout does not wait
 // for it to begin its move.
-const LostAfter = 5 * time.Minute
+const LostAfter = pulse.LostAfter
 
 // Kind says what a Step does.
 type Kind string
@@ -132,6 +133,8 @@ func (p *planner) observeMoving(m *fleet.Move) {
 		p.fail(m, Fell(n, p.r.Image, m.Generation))
 	case n.Desired.Generation != m.Generation:
 		p.fail(m, "an operator wanted something else of it meanwhile: "+n.Desired.Reason)
+	case p.now.Sub(m.Started) > p.timeout() && n.Reported != nil && !fleet.Diagnose(n.Reported.Health).BlamesImage():
+		p.step(Step{Kind: Skip, Node: m.Node, Reason: fmt.Sprintf("not the image's fault (%s): %s", fleet.Diagnose(n.Reported.Health), p.last(n))})
 	case p.now.Sub(m.Started) > p.timeout():
 		p.fail(m, fmt.Sprintf("not confirmed within %s: %s", p.timeout(), p.last(n)))
 	}
@@ -260,7 +263,10 @@ func (p *planner) room(stage int) int {
 		switch m.State {
 		case fleet.MoveMoving, fleet.MoveReturning:
 			busy++
-		case fleet.MoveFailed:
+		case fleet.MoveFailed, fleet.MoveSkipped:
+			if m.State == fleet.MoveSkipped && m.Started.IsZero() {
+				continue // was never touched
+			}
 			if n != nil && (n.Reported == nil || !n.Reported.Healthy) {
 				busy++ // left unwell by this rollout: it keeps its place
 			}

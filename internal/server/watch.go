@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/turnout-project/turnout/internal/fleet"
-	"github.com/turnout-project/turnout/internal/rollout"
+	"github.com/turnout-project/turnout/internal/pulse"
 	"github.com/turnout-project/turnout/internal/store"
 )
 
@@ -64,7 +64,7 @@ type bootLine struct {
 func (s *Server) Watch(ctx context.Context) {
 	t := time.NewTicker(max(s.Heartbeat, time.Second))
 	defer t.Stop()
-	lost := map[string]time.Time{} // by node: when it was last seen as it was told lost
+	lives := map[string]*pulse.Liveness{} // by node
 	stale := map[string]time.Time{}
 	for {
 		var err error
@@ -74,7 +74,7 @@ func (s *Server) Watch(ctx context.Context) {
 		case b := <-s.boots:
 			err = s.writeBoot(ctx, b)
 		case <-t.C:
-			err = errors.Join(s.findLost(ctx, lost), s.findUnverified(ctx, stale))
+			err = errors.Join(s.findLost(ctx, lives), s.findUnverified(ctx, stale))
 		}
 		if err != nil && ctx.Err() == nil {
 			s.log.Error("watching the fleet", "err", err)
@@ -96,7 +96,7 @@ func (s *Server) writeBoot(ctx context.Context, b bootLine) error {
 
 // findLost tells of nodes that have been silent for long, and of their
 // return. Silence demotes nothing and is answered by nothing.
-func (s *Server) findLost(ctx context.Context, lost map[string]time.Time) error {
+func (s *Server) findLost(ctx context.Context, lives map[string]*pulse.Liveness) error {
 	nodes, err := s.Store.Nodes(ctx)
 	if err != nil {
 		return err
@@ -106,15 +106,17 @@ func (s *Server) findLost(ctx context.Context, lost map[string]time.Time) error 
 		if n.State == fleet.NodePending || n.LastSeen.IsZero() {
 			continue
 		}
-		told, isLost := lost[n.Name]
+		l := lives[n.Name]
+		if l == nil {
+			l = &pulse.Liveness{}
+			lives[n.Name] = l
+		}
 		kind, msg := "", ""
-		switch silent := now.Sub(n.LastSeen); {
-		case silent > rollout.LostAfter && !isLost:
-			lost[n.Name] = n.LastSeen
+		switch l.See(now, n.LastSeen) {
+		case pulse.Lost:
 			kind, msg = "node.lost", "not seen since "+n.LastSeen.UTC().Format(time.RFC3339)
-		case isLost && n.LastSeen.After(told):
-			delete(lost, n.Name)
-			kind, msg = "node.back", "seen again after "+n.LastSeen.Sub(told).Round(time.Second).String()
+		case pulse.Back:
+			kind, msg = "node.back", "steadily seen again, was lost since "+l.Since().UTC().Format(time.RFC3339)
 		}
 		if kind == "" {
 			continue
