@@ -394,7 +394,7 @@ func (v *vm) boot(t *testing.T, words string, more ...string) string {
 	defer cancel()
 	serial := filepath.Join(t.TempDir(), "serial")
 	args := append([]string{
-		"-machine", "q35", "-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "2", "-m", "512",
+		"-machine", "q35", "-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "1", "-m", "512",
 		"-display", "none", "-vga", "none", "-nodefaults", "-no-reboot",
 		"-kernel", v.kernel.image, "-initrd", v.initrd, "-append", "console=ttyS0 quiet panic=1 " + words,
 		"-drive", "if=none,id=d,format=raw,file=" + v.disk, "-device", "virtio-blk-pci,drive=d",

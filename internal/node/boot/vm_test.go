@@ -45,22 +45,22 @@ func wantLine(t *testing.T, console, part string) {
 }
 
 func TestBootSlot(t *testing.T) {
+	t.Parallel()
 	v := newVM(t)
-	for visit := 1; visit <= 2; visit++ {
-		for i, s := range fleet.Slots {
-			console := v.boot(t, "turnout.verify=full roothash="+v.roots[i].hash)
-			f := parseFound(t, console)
-			if f.Boot.Slot != s || f.Boot.RootHash != v.roots[i].hash || f.Boot.BootPath != "network" || f.Boot.Disk != "/dev/vda" {
-				t.Errorf("boot record = %+v, want slot %s by network from /dev/vda", f.Boot, s)
-			}
-			if f.Boot.Starts != 1 || f.Root != "squashfs" || !strings.HasPrefix(f.Var, "ext4 rw,nosuid,nodev") || !f.ReadOnly || f.Initrd || f.ReadError != "" {
-				t.Errorf("system found %+v, want a read-only squashfs with /var of ext4", f)
-			}
-			if f.Seeded != "root 0" || f.Visits != 2*visit-1+i {
-				t.Errorf("/var: seed %q, %d visits; want that of the first image, and %d", f.Seeded, f.Visits, 2*visit-1+i)
-			}
-			wantLine(t, console, "turnout: root verified")
+	for visit, s := range []fleet.Slot{fleet.SlotA, fleet.SlotB, fleet.SlotA} {
+		hash := v.roots[s.Index()].hash
+		console := v.boot(t, "turnout.verify=full roothash="+hash)
+		f := parseFound(t, console)
+		if f.Boot.Slot != s || f.Boot.RootHash != hash || f.Boot.BootPath != "network" || f.Boot.Disk != "/dev/vda" {
+			t.Errorf("boot record = %+v, want slot %s by network from /dev/vda", f.Boot, s)
 		}
+		if f.Boot.Starts != 1 || f.Root != "squashfs" || !strings.HasPrefix(f.Var, "ext4 rw,nosuid,nodev") || !f.ReadOnly || f.Initrd || f.ReadError != "" {
+			t.Errorf("system found %+v, want a read-only squashfs with /var of ext4", f)
+		}
+		if f.Seeded != "root 0" || f.Visits != visit+1 {
+			t.Errorf("/var: seed %q, %d visits; want that of the first image, and %d", f.Seeded, f.Visits, visit+1)
+		}
+		wantLine(t, console, "turnout: root verified")
 	}
 }
 
@@ -68,6 +68,7 @@ func TestBootSlot(t *testing.T) {
 // that it never resets, and a card, the card is taken, told to systemd, and
 // ends a system that hangs.
 func TestBootWatchdog(t *testing.T) {
+	t.Parallel()
 	v := newVM(t)
 	console := v.boot(t, "test.hang turnout.watchdog=5 roothash="+v.roots[0].hash, "-device", "i6300esb", "-action", "watchdog=reset")
 	wantLine(t, console, "(i6300ESB timer) resets the machine after 5s")
@@ -83,6 +84,7 @@ func TestBootWatchdog(t *testing.T) {
 
 // TestBootSoftdog: without any hardware the kernel's own is better than none.
 func TestBootSoftdog(t *testing.T) {
+	t.Parallel()
 	v := newVM(t)
 	console := v.boot(t, "test.hang turnout.watchdog=5 roothash="+v.roots[0].hash, "-machine", "pc")
 	wantLine(t, console, "(Software Watchdog) resets the machine after 5s")
@@ -92,6 +94,7 @@ func TestBootSoftdog(t *testing.T) {
 // TestBootTamperedRoot: one bit of the root was changed on the disk. The full
 // verification condemns the slot before anything of it was used.
 func TestBootTamperedRoot(t *testing.T) {
+	t.Parallel()
 	v := newVM(t)
 	v.damage(t, "root-b", 9*disk.MiB)
 	console := v.boot(t, "turnout.verify=full roothash="+v.roots[1].hash)
@@ -111,6 +114,7 @@ func TestBootTamperedRoot(t *testing.T) {
 // TestBootTamperedTree: the damage is in the top of the tree, so that no slot
 // holds the root any more.
 func TestBootTamperedTree(t *testing.T) {
+	t.Parallel()
 	v := newVM(t)
 	v.damage(t, "verity-b", verity.BlockSize+100)
 	console := v.boot(t, "turnout.verify=full roothash="+v.roots[1].hash)
@@ -127,6 +131,7 @@ func TestBootTamperedTree(t *testing.T) {
 // TestBootTamperedLazily: without the full verification the kernel finds the
 // block when it is read, and panics.
 func TestBootTamperedLazily(t *testing.T) {
+	t.Parallel()
 	v := newVM(t)
 	v.damage(t, "root-b", 9*disk.MiB)
 	console := v.boot(t, "turnout.verify=lazy roothash="+v.roots[1].hash)
@@ -139,6 +144,7 @@ func TestBootTamperedLazily(t *testing.T) {
 // TestBootLastGood: with nothing to fall back to, a tampered slot is neither
 // started nor condemned.
 func TestBootLastGood(t *testing.T) {
+	t.Parallel()
 	v := newVM(t)
 	v.damage(t, "root-a", 9*disk.MiB)
 	v.damage(t, "verity-b", verity.BlockSize+100)
@@ -155,6 +161,7 @@ func TestBootLastGood(t *testing.T) {
 // TestBootNeverHealthy: a slot that is started again and again without ever
 // passing local health is condemned at the fourth start.
 func TestBootNeverHealthy(t *testing.T) {
+	t.Parallel()
 	v := newVM(t)
 	for start := 1; start <= 3; start++ {
 		f := parseFound(t, v.boot(t, "roothash="+v.roots[1].hash))
@@ -176,6 +183,7 @@ func TestBootNeverHealthy(t *testing.T) {
 // TestBootNonsense: a command line that says nothing ends in a reset, with a
 // word on the console.
 func TestBootNonsense(t *testing.T) {
+	t.Parallel()
 	v := newVM(t)
 	wantLine(t, v.boot(t, ""), "turnout: error: kernel command line has neither roothash= nor turnout.mode=installer")
 }
