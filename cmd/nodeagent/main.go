@@ -58,8 +58,12 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	}
 	fmt.Fprintf(stderr, "nodeagent: error: %v\n", err)
 	var usage usageError
-	if errors.As(err, &usage) {
+	var unknown unknownError
+	switch {
+	case errors.As(err, &usage):
 		return exitUsage
+	case errors.As(err, &unknown):
+		return exitUnknown
 	}
 	return exitFailure
 }
@@ -73,6 +77,7 @@ whom to trust and what to check, and the server says which image is wanted.
 
   nodeagent status            which slots there are, which one runs, and why
   nodeagent health            run the image's health checks once, now
+  nodeagent gpu check         are the GPUs what the image says?
   systemctl status nodeagent  what the agent is doing (it runs as "nodeagent run")
 
 As /init of an initrd the same program starts a slot or installs the machine.
@@ -86,7 +91,7 @@ As /init of an initrd the same program starts a slot or installs the machine.
 	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return usageError{fmt.Errorf("%w; see `%s --help`", err, cmd.CommandPath())}
 	})
-	cmd.AddCommand(newRunCommand(), newStatusCommand(), newHealthCommand(), newVersionCommand())
+	cmd.AddCommand(newRunCommand(), newStatusCommand(), newHealthCommand(), newGPUCommand(), newVersionCommand())
 	return cmd
 }
 
