@@ -6,6 +6,7 @@ import (
 	"crypto/ed25519"
 	"encoding/json"
 	"fmt"
+	"net"
 	"net/http/httptest"
 	"testing"
 	"time"
@@ -31,7 +32,9 @@ type lab struct {
 	op     *api.Client
 	key    ed25519.PrivateKey
 	ts     *httptest.Server
-	ahead  time.Duration // of the server's clock
+	cut    context.CancelFunc // ends all requests
+	addr   string             // to start at, "" for any
+	ahead  time.Duration      // of the server's clock
 }
 
 func newLab(t *testing.T) *lab {
@@ -52,7 +55,7 @@ func newLab(t *testing.T) *lab {
 	tokens, err := server.ParseTokens(lines)
 	l.must(err)
 	l.o = server.Options{Store: mem.New(), Images: images, CA: ca, TPM: &server.Trust{}, Tokens: tokens, ImageKeys: []ed25519.PublicKey{pub},
-		Heartbeat: 10 * time.Second, NodeCert: time.Hour, Version: "test", Now: func() time.Time { return time.Now().Add(l.ahead) }}
+		Heartbeat: time.Minute, NodeCert: time.Hour, Version: "test", Now: func() time.Time { return time.Now().Add(l.ahead) }}
 	l.start()
 	l.op, err = api.NewClient(l.url, caPEM, l.tokens["operator"])
 	l.must(err)
@@ -66,10 +69,27 @@ func (l *lab) start() {
 	cert, err := l.o.CA.ServerCertificate([]string{"127.0.0.1"}, time.Now())
 	l.must(err)
 	l.ts = httptest.NewUnstartedServer(s.Handler())
+	if l.addr != "" { // as before the stop
+		l.ts.Listener.Close()
+		if l.ts.Listener, err = net.Listen("tcp", l.addr); err != nil {
+			l.t.Fatal(err)
+		}
+	}
 	l.ts.TLS = s.TLS(cert)
+	base, cut := context.WithCancel(ctx)
+	l.cut = cut
+	l.ts.Config.BaseContext = func(net.Listener) context.Context { return base }
 	l.ts.StartTLS()
 	l.url = l.ts.URL
-	l.t.Cleanup(func() { l.ts.CloseClientConnections(); l.ts.Close() })
+	ts := l.ts
+	l.t.Cleanup(func() { cut(); ts.CloseClientConnections(); ts.Close() })
+}
+
+// stop stops the server; start brings it back at the same address.
+func (l *lab) stop() {
+	l.addr = l.ts.Listener.Addr().String()
+	l.cut()
+	l.ts.Config.Close() //nolint:errcheck // it is over
 }
 
 func (l *lab) must(err error) {

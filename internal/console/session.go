@@ -18,7 +18,8 @@ import (
 )
 
 // Life and Idle end a session: so long after it was opened, and so long
-// after it was last used. A page that is open and connected uses it.
+// after it was last used (a server that was started since counts from its
+// start). A page that is open and connected uses it.
 const (
 	Life = 12 * time.Hour
 	Idle = time.Hour

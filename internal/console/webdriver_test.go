@@ -124,7 +124,7 @@ func (b *browser) open(url string) {
 // until waits for a script to return true.
 func (b *browser) until(what, script string) {
 	b.t.Helper()
-	deadline := time.Now().Add(30 * time.Second)
+	deadline := time.Now().Add(10 * time.Second)
 	for !js[bool](b, "return Boolean("+script+")") {
 		if time.Now().After(deadline) {
 			b.shot("failed")

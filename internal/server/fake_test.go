@@ -110,6 +110,8 @@ type lab struct {
 	view  *api.Client
 
 	measurements manifest.Measurements // of images that are made from now on
+
+	secret map[string]string // tokens by role
 }
 
 func newLab(t *testing.T, change ...func(*server.Options)) *lab {
@@ -121,8 +123,8 @@ func newLab(t *testing.T, change ...func(*server.Options)) *lab {
 	l.must(err)
 	images, err := oci.Create(t.TempDir())
 	l.must(err)
-	l.key, l.caPEM = key, caPEM
 	secret := map[string]string{}
+	l.key, l.caPEM, l.secret = key, caPEM, secret
 	var lines []byte
 	for _, role := range []string{"viewer", "operator", "admin"} {
 		tok, line := server.NewToken("test-"+role, role)

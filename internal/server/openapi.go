@@ -39,7 +39,7 @@ var operations = []operation{
 	{"GET " + api.PathNodes + "/{node}/timeline", "A node's story in episodes, newest first", "viewer", nil, nil, []api.Episode{}, ""},
 	{"POST " + api.PathNodes, "Add a node before it is seen", "operator", nil, api.NodeRequest{}, fleet.Node{}, ""},
 	{"DELETE " + api.PathNodes + "/{node}", "Forget a node and its TPM", "operator", nil, nil, nil, ""},
-	{"POST " + api.PathNodes + "/{node}/{act}", "approve, cordon, uncordon, unban or reimage a node", "operator", nil, api.NodeRequest{}, fleet.Node{}, ""},
+	{"POST " + api.PathNodes + "/{node}/{act}", "approve, cordon, uncordon, unban, revoke or reimage a node", "operator", nil, api.NodeRequest{}, fleet.Node{}, ""},
 	{"POST " + api.PathNodes + "/{node}/cleartpm", "Forget which TPM a node has", "admin", nil, nil, fleet.Node{}, ""},
 	{"POST " + api.PathFlip, "Boot the other confirmed slot: all of the nodes or none", "operator", nil, api.FlipRequest{}, []api.Flip{}, ""},
 	{"GET " + api.PathPools, "All pools by name", "viewer", nil, nil, []fleet.Pool{}, ""},
@@ -53,7 +53,7 @@ var operations = []operation{
 	{"GET " + api.PathRollouts, "Rollouts, oldest first", "viewer", []param{{"summary", "string", "1: counts by stage (RolloutSummary) in place of nodes"}}, nil, []fleet.Rollout{}, ""},
 	{"GET " + api.PathRollouts + "/{id}", "A rollout", "viewer", nil, nil, fleet.Rollout{}, ""},
 	{"POST " + api.PathRollouts, "Start a rollout; with dryRun say what it would be", "operator", nil, api.RolloutRequest{}, fleet.Rollout{}, ""},
-	{"POST " + api.PathRollouts + "/{id}/{act}", "pause, resume or abort a rollout", "operator", nil, api.ReasonRequest{}, fleet.Rollout{}, ""},
+	{"POST " + api.PathRollouts + "/{id}/{act}", "pause, resume, abort or undo a rollout", "operator", nil, api.ReasonRequest{}, fleet.Rollout{}, ""},
 	{"GET " + api.PathEventList, "Events by rising ID", "viewer", []param{
 		{"after", "integer", "only those with a higher ID"}, {"node", "string", "of one node"}, {"kind", "string", "whose kind begins so"},
 		{"limit", "integer", "at most so many, 0 means 1000"}, {"last", "string", "1: the newest ones"}, {"wait", "integer", "seconds to wait for one if there is none, at most 55"},
@@ -61,6 +61,9 @@ var operations = []operation{
 	{"GET " + api.PathWatch, "Server-sent events: hello (Hello), rows (Rows), events ([]Event)", "viewer", []param{
 		{"rows", "string", "1: the fleet too, whole and then what changes"}, {"after", "integer", "events with a higher ID; 0: new ones only"},
 	}, nil, nil, "text/event-stream"},
+	{"GET " + api.PathBaselines, "What the firmware of models was seen to measure", "viewer", nil, nil, []fleet.Baseline{}, ""},
+	{"POST " + api.PathBaselines + "/{id}/approve", "Let nodes of a model show what was seen", "operator", nil, nil, fleet.Baseline{}, ""},
+	{"DELETE " + api.PathBaselines + "/{id}", "Forget a baseline", "operator", nil, nil, nil, ""},
 	{"GET " + api.PathOpenAPI, "This document", "", nil, nil, nil, "application/json"},
 }
 

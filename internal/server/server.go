@@ -128,9 +128,20 @@ func (s *Server) update(ctx context.Context, fn func(tx store.Tx) error) error {
 
 // TLS returns the TLS settings of the API. Client certificates are checked
 // with each request rather than in the handshake, so that one that has run
-// out gets an answer that says so.
+// out gets an answer that says so. Browsers get HTTP/2, since each open page
+// holds a connection of its own otherwise and a browser has six; nodes and
+// the command line, which ask for api.ServerName, have no use for it.
 func (s *Server) TLS(cert *tls.Certificate) *tls.Config {
-	return &tls.Config{Certificates: []tls.Certificate{*cert}, ClientAuth: tls.RequestClientCert, MinVersion: tls.VersionTLS13}
+	c := &tls.Config{Certificates: []tls.Certificate{*cert}, ClientAuth: tls.RequestClientCert, MinVersion: tls.VersionTLS13}
+	web := c.Clone()
+	web.NextProtos = []string{"h2", "http/1.1"}
+	c.GetConfigForClient = func(h *tls.ClientHelloInfo) (*tls.Config, error) {
+		if h.ServerName == api.ServerName {
+			return nil, nil // c itself
+		}
+		return web, nil
+	}
+	return c
 }
 
 // mux remembers what it was told, for the API's description.

@@ -13,7 +13,7 @@ const groupings = {
   kernel: { label: "kernel", of: (r) => r.kernel || "no kernel" },
 };
 
-const sizes = { cards: { width: innerWidth < 640 ? 170 : 216, height: 74 }, tiles: { width: 46, height: 32 } };
+const sizes = { get cards() { return { width: innerWidth < 640 ? 165 : 216, height: 74 }; }, tiles: { width: 46, height: 32 } };
 const tilesFrom = 400; // nodes from which tiles are shown unless asked otherwise
 
 function card(r) {
@@ -24,10 +24,16 @@ function card(r) {
     h("span.c3", null, detail(r, r.status)));
 }
 
+const tileOf = {}; // by status: a copy is much cheaper than a new one
+
 function tile(r) {
   const s = statuses[r.status];
-  return h("a.cell.tile", { href: "/console/nodes/" + encodeURIComponent(r.name), class: "t-" + s.tone, title: sentence(r, r.status), "aria-label": sentence(r, r.status) },
-    icon(s.shape), h("span.slot", null, r.slot || "–"));
+  const e = (tileOf[r.status] ??= h("a.cell.tile", { class: "t-" + s.tone }, icon(s.shape), h("span.slot"))).cloneNode(true);
+  e.href = "/console/nodes/" + encodeURIComponent(r.name);
+  e.title = sentence(r, r.status);
+  e.setAttribute("aria-label", e.title);
+  e.lastChild.textContent = r.slot || "–";
+  return e;
 }
 
 // byName puts n2 before n10.

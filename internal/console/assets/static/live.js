@@ -64,6 +64,10 @@ export function stop() {
   source = null;
 }
 
+// A page that is left gives its connection back.
+addEventListener("pagehide", stop);
+addEventListener("pageshow", (e) => { if (e.persisted && live.state !== "off") start(); });
+
 let coming = null; // a whole fleet on its way
 
 function takeRows(m) {

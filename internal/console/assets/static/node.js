@@ -76,7 +76,9 @@ export async function show(main, { arg: name, go }) {
       const pool = (await get("/v1/pools")).find((p) => p.name === node.pool);
       await act("reimage", { title: "Reimage " + name, button: "Reimage", danger: true,
         body: h("p", null, "The image is written anew, into the slot that is not booted if the node runs, onto the whole disk if it is in the installer. Then the node reboots."),
-        fields: [{ name: "image", label: "Image", options: [["", "the pool's: " + (pool?.image ? label(pool.image) : "none is set")], ...images.map((i) => [i.digest, i.name + " " + i.version + " (" + short(i.digest) + ")"])] }] }, "Reimage asked for.");
+        fields: [{ name: "image", label: "Image", options: [["", "the pool's: " + (pool?.image ? label(pool.image) : "none is set")], ...images.map((i) => [i.digest, i.name + " " + i.version + " (" + short(i.digest) + ")"])] },
+          node.banned?.length && { name: "retry", check: true, label: "Although it may be banned here", hint: "An image that failed on this node is tried once more." }].filter(Boolean),
+        act: (v) => post(path + "/reimage", { image: v.image, retry: Boolean(v.retry) }) }, "Reimage asked for.");
     },
     cordon: () => act("cordon", { title: "Cordon " + name, button: "Cordon", body: h("p", null, "Rollouts leave it alone until it is uncordoned. What it runs goes on running."), fields: [reason] }, "Cordoned."),
     uncordon: () => act("uncordon", { title: "Uncordon " + name, button: "Uncordon", body: h("p", null, "Rollouts may move it again.") }, "Uncordoned."),

@@ -100,7 +100,10 @@ async function one(main, id) {
       button("resume", "Resume…", r.state === "paused" || r.state === "halted", () => act("resume", { title: "Resume " + id, button: "Resume", danger: r.state === "halted",
         body: h("p", null, r.state === "halted" ? "What has failed so far is forgiven, and the failure budget counts from here. It halted because: " + r.reason + "." : "It goes on with the nodes that wait.") }, "Resumed.")),
       button("abort", "Abort…", !over, () => act("abort", { title: "Abort " + id, button: "Abort", danger: true, body: h("p", null, "No more nodes are started. Those on the move go on by themselves, unless they are to be flipped back."),
-        fields: [{ name: "flipBack", check: true, value: false, label: "Flip back what this rollout changed", hint: "Within the same limits as on the way there." }, reason] }, "Aborted.")));
+        fields: [{ name: "flipBack", check: true, value: false, label: "Flip back what this rollout changed", hint: "Within the same limits as on the way there." }, reason] }, "Aborted.")),
+      button("undo", "Undo…", (over || r.state === "halted") && r.nodes.some((m) => m.state === "done"), () => act("undo", { title: "Undo " + id, button: "Undo", danger: true,
+        body: h("p", null, "Nodes that this rollout has moved go back to what they ran before. Nodes that were asked for something else since are left alone."),
+        fields: [{ name: "atOnce", label: "At once", placeholder: String(r.policy.maxUnavailable), hint: "nodes of a stage on the move: a number or a percentage; empty means as on the way there" }, reason] }, "Undo has begun.")));
   }
 
   function failures() {
@@ -111,7 +114,7 @@ async function one(main, id) {
 
   function policy() {
     const p = r.policy;
-    return h("section", null, h("h2", null, "Policy"), facts([["Max unavailable", p.maxUnavailable + " of a stage"], ["Failure budget", p.failureBudget], ["Bake", seconds(p.bake / 1e9)], ["Time-out of a node", p.timeout ? seconds(p.timeout / 1e9) : "30 min"], ["Trial boots", p.tries || "2"], ["Flip back on halt", p.flipBack ? "yes" : "no"], ["Updated", clockTime(r.updated)]]));
+    return h("section", null, h("h2", null, "Policy"), facts([["Max unavailable", p.maxUnavailable + " of a stage"], ["Failure budget", p.failureBudget], ["Bake", seconds(p.bake / 1e9)], ["Time-out of a node", p.timeout ? seconds(p.timeout / 1e9) : "30 min"], ["Trial boots", p.tries || "2"], ["Flip back on halt", p.flipBack ? "yes" : "no"], ["Windows", p.windows?.map((w) => [w.days, w.from + "-" + w.to, w.zone || "UTC"].filter(Boolean).join(" ")).join("; ")], ["Banned nodes too", p.retry ? "yes" : ""], ["Updated", clockTime(r.updated)]]));
   }
 
   const off = on("events", (l) => { if (l.some((e) => e.kind.startsWith("rollout.") && (e.actor === "rollout:" + id || e.message.includes("rollout " + id)))) due ||= setTimeout(() => { due = 0; load(); }, 400); });
