@@ -42,12 +42,7 @@ Exit status: 0 the same image; 1 they differ; 2 the command line is wrong or an
 image cannot be read; 3 a part is damaged.`,
 		Example: `  imgbuild diff images/rack-base.old images/rack-base
   imgbuild diff images/a images/b -o markdown >> $GITHUB_STEP_SUMMARY`,
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) != 2 {
-				return usagef(cmd, "want two arguments, the folders of two images; got %d", len(args))
-			}
-			return nil
-		},
+		Args: twoArgs("the folders of two images"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			err := runDiff(cmd, o, args[0], args[1])
 			var found foundError

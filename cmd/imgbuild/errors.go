@@ -99,3 +99,13 @@ func oneArg(what string) cobra.PositionalArgs {
 		return nil
 	}
 }
+
+// twoArgs wants exactly two arguments, called what.
+func twoArgs(what string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if len(args) != 2 {
+			return usagef(cmd, "want two arguments, %s; got %d", what, len(args))
+		}
+		return nil
+	}
+}

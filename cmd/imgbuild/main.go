@@ -60,6 +60,7 @@ func newRootCommand() *cobra.Command {
 	common.addFlags(cmd)
 	cmd.AddCommand(
 		newKeygenCommand(),
+		newSBKeysCommand(),
 		newLockCommand(&common),
 		newCheckCommand(),
 		newBuildCommand(&common),
@@ -70,6 +71,8 @@ func newRootCommand() *cobra.Command {
 		newCVECommand(),
 		newSchemaCommand(),
 		newVendorCommand(&common),
+		newPushCommand(&common),
+		newPullCommand(&common),
 		man.Command(),
 		newGPUCommand(),
 		newVersionCommand(),
