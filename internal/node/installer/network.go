@@ -49,6 +49,9 @@ func (i *installer) network(ctx context.Context) (dhcpclient.Lease, error) {
 
 // resolver tells Go's resolver the name servers of the lease.
 func resolver(l dhcpclient.Lease, log func(string, ...any)) {
+	if os.Getpid() != 1 {
+		return // not an initrd: the name servers are somebody else's
+	}
 	var b strings.Builder
 	for _, a := range l.DNS {
 		fmt.Fprintf(&b, "nameserver %s\n", a)

@@ -18,6 +18,7 @@ import (
 
 	"github.com/turnout-project/turnout/internal/abslot"
 	"github.com/turnout-project/turnout/internal/abslot/espdir"
+	"github.com/turnout-project/turnout/internal/disk"
 	"github.com/turnout-project/turnout/internal/efivar"
 	"github.com/turnout-project/turnout/internal/fleet"
 	"github.com/turnout-project/turnout/internal/uki"
@@ -41,6 +42,9 @@ type Devices struct {
 // Open mounts the ESP, if it is not mounted yet, and returns the state
 // machine of the node.
 func Open(d Devices, evidence func(context.Context) (abslot.Evidence, error), log func(string, ...any)) (*abslot.Machine, error) {
+	if !isMountPoint(ESPMount) {
+		repair(d.ESP, log)
+	}
 	if err := Mount(d.ESP, ESPMount); err != nil {
 		return nil, err
 	}
@@ -72,6 +76,20 @@ func Mount(dev, at string) error {
 		return fmt.Errorf("mounting ESP %s on %s: %w", dev, at, err)
 	}
 	return nil
+}
+
+// repair undoes what a power cut in the middle of a rename can leave: two
+// names of one file. It must come before the mount, since deleting one of the
+// two through the kernel would free the file under the other. An ESP it can't
+// read is left for the mount to judge.
+func repair(dev string, log func(string, ...any)) {
+	deleted, err := disk.RepairESP(dev, abslot.Folders, abslot.Keep)
+	for _, name := range deleted {
+		log("ESP: a rename was cut short: the second name %q is gone", name)
+	}
+	if err != nil {
+		log("warning: ESP not checked for renames cut short: %v", err)
+	}
 }
 
 func isMountPoint(dir string) bool {
