@@ -12,6 +12,9 @@ import (
 //	POST images/gc  CollectRequest -> []Collected
 const PathCollect = "/v1/images/gc"
 
+// PathMetrics is where Prometheus scrapes, with an operator's token.
+const PathMetrics = "/metrics"
+
 // CollectRequest says how much to keep beyond what is needed.
 type CollectRequest struct {
 	Keep   int  `json:"keep"`             // newest images that stay anyway, at least 1

@@ -59,6 +59,8 @@ func TestLibraryHomes(t *testing.T) {
 		"github.com/spf13/cobra":         {"cmd"},
 		"modernc.org/sqlite":             {"internal/store/sqlite"},
 		"github.com/vishvananda/netlink": {"internal/netboot"},
+
+		"github.com/prometheus/client_golang": {"internal/metrics"},
 	}
 	used := map[string]bool{}
 	for _, p := range packages(t) {

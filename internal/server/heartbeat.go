@@ -24,10 +24,12 @@ func (s *Server) heartbeat(w http.ResponseWriter, r *http.Request, known *fleet.
 	}
 	var n *fleet.Node
 	var notes []note
-	now := s.now()
+	now, began := s.now(), time.Now()
+	isQuiet := false
+	defer func() { s.metrics.Heartbeat(!isQuiet, time.Since(began)) }()
 	m := s.mood(known.Name, rep)
 	if m == nil {
-		if isQuiet, err := s.quiet(r.Context(), known, rep, now); err != nil || isQuiet {
+		if isQuiet, err = s.quiet(r.Context(), known, rep, now); err != nil || isQuiet {
 			return &api.HeartbeatResponse{Desired: known.Desired, Interval: int(s.Heartbeat.Seconds())}, err
 		}
 	}

@@ -47,6 +47,7 @@ var operations = []operation{
 	{"GET " + api.PathImageList, "Published images, newest first", "viewer", nil, nil, []fleet.Image{}, ""},
 	{"GET " + api.PathImageList + "/{digest}", "An image with its manifest and files", "viewer", nil, nil, api.ImageDetails{}, ""},
 	{"POST " + api.PathImageList, "Publish an image whose blobs were put", "operator", nil, api.PublishRequest{}, fleet.Image{}, ""},
+	{"GET " + api.PathMetrics, "How the fleet stands, for Prometheus", "viewer", nil, nil, nil, "text/plain"},
 	{"POST " + api.PathCollect, "Remove the images that no slot, wish, pool or rollout needs", "operator", nil, api.CollectRequest{}, []api.Collected{}, ""},
 	{"GET " + api.PathBlobs + "{digest}", "Is the blob here? (HEAD will do)", "viewer", nil, nil, nil, ""},
 	{"PUT " + api.PathBlobs + "{digest}", "Upload a blob, checked against its digest", "operator", nil, nil, nil, ""},

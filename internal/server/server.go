@@ -12,6 +12,7 @@ import (
 	"github.com/turnout-project/turnout/internal/api"
 	"github.com/turnout-project/turnout/internal/console"
 	"github.com/turnout-project/turnout/internal/fleet"
+	"github.com/turnout-project/turnout/internal/metrics"
 	"github.com/turnout-project/turnout/internal/oci"
 	"github.com/turnout-project/turnout/internal/store"
 	"github.com/turnout-project/turnout/internal/tpm/judge"
@@ -83,6 +84,8 @@ type Server struct {
 	moods  map[string]*mood      // by node, see moods.go
 	booted map[string]bootTold   // by MAC and kind, see watch.go
 	boots  chan bootLine
+
+	metrics *metrics.Metrics
 }
 
 // New makes a server. It starts nothing.
@@ -94,6 +97,7 @@ func New(o Options) *Server {
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}
+	s.metrics = metrics.New(s.Store, s.now, s.Version)
 	s.board = newBoard(s)
 	s.console = console.New(console.Options{Store: s.Store, Know: s.who, Now: s.now, Log: s.log})
 	return s
@@ -192,6 +196,7 @@ func (s *Server) mux() *mux {
 	view(api.PathImageList, s.listImages)
 	act("POST "+api.PathImageList, s.publish)
 	act("POST "+api.PathCollect, s.collect)
+	view(api.PathMetrics, s.scrape)
 	view(api.PathBlobs+"{digest}", s.hasBlob) // HEAD comes with GET
 	act("PUT "+api.PathBlobs+"{digest}", s.putBlob)
 	view(api.PathRollouts, s.listRollouts)
