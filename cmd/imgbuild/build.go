@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -14,6 +15,7 @@ import (
 	"github.com/turnout-project/turnout/internal/manifest"
 	"github.com/turnout-project/turnout/internal/progress"
 	"github.com/turnout-project/turnout/internal/recipe"
+	"github.com/turnout-project/turnout/internal/secureboot"
 )
 
 type buildOptions struct {
@@ -28,6 +30,8 @@ type buildOptions struct {
 	offline   bool
 	nodeagent string
 	noCache   bool
+	bootKey   string
+	bootCert  string
 	data      []string
 }
 
@@ -62,6 +66,8 @@ Nodes of the image believe the public keys of --image-key (by default that of
 	f.StringArrayVar(&o.mirrors, "mirror", nil, "store of another build host (address or folder), to ask for packages the archive has dropped")
 	f.BoolVar(&o.offline, "offline", false, "use no network: fail if a package is neither in the store nor in a mirror that is a folder")
 	f.StringVar(&o.nodeagent, "nodeagent", "", "nodeagent program to put into the image (default: beside imgbuild)")
+	f.StringVar(&o.bootKey, "secureboot-key", "", "key that signs loader and UKIs for Secure Boot: db.key of `imgbuild sbkeys`")
+	f.StringVar(&o.bootCert, "secureboot-cert", "", "certificate of --secureboot-key (default: beside it, .crt for .key)")
 	f.BoolVar(&o.noCache, "no-cache", false, "build every part anew")
 	addStoreFlag(cmd, &o.store)
 	addDataFlag(cmd, &o.data)
@@ -132,7 +138,35 @@ func prepareBuild(o buildOptions, path string) (image.Options, error) {
 	}
 	b.Store.Offline = o.offline
 	b.NoCache = o.noCache
-	return b, nil
+	b.Boot, err = o.bootSigner()
+	return b, err
+}
+
+// bootSigner reads the key of Secure Boot, nil if none is named.
+func (o *buildOptions) bootSigner() (*secureboot.Signer, error) {
+	if o.bootKey == "" {
+		if o.bootCert != "" {
+			return nil, fmt.Errorf("%w: --secureboot-cert needs --secureboot-key", image.ErrOptions)
+		}
+		return nil, nil
+	}
+	cert := o.bootCert
+	if cert == "" {
+		cert = strings.TrimSuffix(o.bootKey, ".key") + ".crt"
+	}
+	k, err := os.ReadFile(o.bootKey)
+	if err != nil {
+		return nil, fmt.Errorf("%w: Secure Boot key: %w; make one with `imgbuild sbkeys`", image.ErrOptions, err)
+	}
+	c, err := os.ReadFile(cert)
+	if err != nil {
+		return nil, fmt.Errorf("%w: Secure Boot certificate: %w", image.ErrOptions, err)
+	}
+	s, err := secureboot.ParseSigner(k, c)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %s: %w", image.ErrOptions, o.bootKey, err)
+	}
+	return s, nil
 }
 
 // trust is whom the image's nodes believe.

@@ -77,8 +77,30 @@ func (b *build) bootParts(ctx context.Context, r root) (*parts, error) {
 	}
 	b.checkSize("UKI", p.uki)
 	b.checkSize("installer UKI", p.installer)
+	if err := b.sign(p); err != nil {
+		return nil, err
+	}
 	p.measurements, err = measure.Predict(measure.Input{UKI: p.uki, Installer: p.installer, Loader: p.loader})
 	return p, err
+}
+
+// sign signs what firmware starts, if there is a key to sign with. It comes
+// before anything is measured: signing pads a program, and so changes it.
+func (b *build) sign(p *parts) error {
+	if b.Boot == nil {
+		return nil
+	}
+	for _, x := range []struct {
+		what string
+		pe   *[]byte
+	}{{"UKI", &p.uki}, {"installer UKI", &p.installer}, {"systemd-boot", &p.loader}} {
+		signed, err := b.Boot.Sign(*x.pe)
+		if err != nil {
+			return fmt.Errorf("%s: %w", x.what, err)
+		}
+		*x.pe = signed
+	}
+	return nil
 }
 
 // largeUKI is a size in bytes above which some firmware fails to load a UKI.

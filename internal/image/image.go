@@ -23,6 +23,7 @@ import (
 	"github.com/turnout-project/turnout/internal/progress"
 	"github.com/turnout-project/turnout/internal/recipe"
 	"github.com/turnout-project/turnout/internal/rootfs"
+	"github.com/turnout-project/turnout/internal/secureboot"
 )
 
 // ErrOptions is wrapped by errors of Options that cannot be.
@@ -36,6 +37,7 @@ type Options struct {
 	Agent    string             // path of the nodeagent program, static and for the image's architecture
 	Key      ed25519.PrivateKey // signs the image
 	Trust    manifest.Trust     // whom the nodes of this image believe
+	Boot     *secureboot.Signer // signs loader and UKIs for Secure Boot; nil: they are not signed
 	Out      string             // folder of the OCI layout; an image that is there is replaced
 	NoCache  bool               // build everything anew; packages that are in the store are used
 	Progress *progress.Reporter // nil: quiet
@@ -121,6 +123,11 @@ func newBuild(ctx context.Context, o Options) (*build, error) {
 	}
 	if b.in, err = digestInputs(o.Recipe, o.Lock, o.Agent, b.trust); err != nil {
 		return nil, err
+	}
+	if o.Boot != nil {
+		if b.in.all, err = jsonDigest(b.in.all, "Secure Boot", o.Boot.ID()); err != nil {
+			return nil, err
+		}
 	}
 	if b.facts, err = rootFacts(b.in.rr, o.Lock, b.tool, b.in.agent, b.trust); err != nil {
 		return nil, err
