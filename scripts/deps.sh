@@ -10,6 +10,7 @@ iproute2 nftables udev kmod mount util-linux fdisk gdisk dosfstools mtools e2fsp
 squashfs-tools xz-utils zstd cpio binutils
 cryptsetup-bin systemd-boot-efi tpm2-tools sbsigntool
 apt dpkg debian-archive-keyring gpgv dnsmasq-base busybox
+chromium chromium-driver
 qemu-system-arm qemu-efi-aarch64 tcpdump
 "
 

@@ -191,6 +191,27 @@ func (b *browser) shot(name string) {
 	if err != nil {
 		b.t.Fatal(err)
 	}
+	b.audit(name)
+}
+
+// audit holds the page against axe-core's rules, if TURNOUT_AXE names its
+// axe.min.js (npm install axe-core; it is not part of the project).
+func (b *browser) audit(page string) {
+	b.t.Helper()
+	file := os.Getenv("TURNOUT_AXE")
+	if file == "" {
+		return
+	}
+	axe, err := os.ReadFile(file)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	js[any](b, string(axe))
+	found := js[[]string](b, `return axe.run().then((r) => r.passes.length < 10 ? ["hardly a rule was tried"] : r.violations.map((v) =>
+		v.impact + " " + v.id + ": " + v.help + ": " + v.nodes.slice(0, 3).map((n) => n.html.slice(0, 160) + " " + (n.any[0]?.message ?? "")).join(" | ") + " (" + v.nodes.length + ")"))`)
+	for _, f := range found {
+		b.t.Errorf("page %s: %s", page, f)
+	}
 }
 
 // complaints are the errors that the browser has logged, such as a breach of

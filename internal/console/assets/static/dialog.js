@@ -46,7 +46,7 @@ export function field(id, f) {
 
 export function showProblem(el, err) {
   el.hidden = false;
-  fill(el, err.message + ".", err.hint && h("span.hint", null, " " + err.hint));
+  fill(el, err.message.charAt(0).toUpperCase() + err.message.slice(1) + ".", err.hint && h("span.hint", null, " " + err.hint));
 }
 
 // toast says that something was done.

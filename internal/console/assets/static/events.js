@@ -13,7 +13,7 @@ export function eventRow(e, withNode = true) {
   const t = tone(e.kind);
   return h("tr", { class: t && "e-" + t },
     h("td.nowrap", null, clockTime(e.at)),
-    withNode && h("td", null, e.node ? nodeLink(e.node) : ""),
+    withNode && h("td.nowrap", null, e.node ? nodeLink(e.node) : ""),
     h("td.nowrap.mono", null, t === "bad" ? "▲ " : "", e.kind), h("td.wide", null, e.message), h("td.nowrap.muted", null, e.actor));
 }
 
