@@ -153,7 +153,7 @@ type finding struct {
 
 // newVerdict judges a recipe and its lock (nil if there is none).
 func newVerdict(t *compat.Tables, r *recipe.Recipe, f *lock.File, now time.Time) *verdict {
-	found := compat.Check(t, compat.FromRecipe(r, f, now))
+	found := compat.Check(t, compat.FromRecipe(t, r, f, now))
 	found = append(found, gpu.Lint(t, gpu.Pinned(t, r, f))...)
 	found = append(found, egress.Lint(r)...)
 	var accepts []compat.Accept

@@ -3,6 +3,7 @@ package compat
 import (
 	"fmt"
 	"path"
+	"slices"
 	"strings"
 	"time"
 
@@ -12,14 +13,14 @@ import (
 
 // FromRecipe makes an Input of a recipe and, if there is one, its lock.
 // Without a lock (nil) the parts of the driver are known by name only.
-func FromRecipe(r *recipe.Recipe, f *lock.File, now time.Time) Input {
+func FromRecipe(t *Tables, r *recipe.Recipe, f *lock.File, now time.Time) Input {
 	d := r.Driver
 	in := Input{
 		Now: now, Architecture: r.Architecture,
 		Kernel: Kernel{Release: strings.TrimPrefix(r.Kernel.Package, "linux-image-"), Version: sourceVersion(r.Kernel.Version)},
 		Boards: r.GPU.Boards, Platform: r.GPU.Platform, Count: r.GPU.Count, CUDA: r.GPU.CUDA,
 		CDMM: r.GPU.CDMM, NVReg: r.GPU.NVReg, IMEXChannels: r.GPU.IMEX.Channels,
-		ModulesLoad: modulesLoad(r), InitrdModules: r.Boot.Modules,
+		ModulesLoad: modulesLoad(t, r), InitrdModules: r.Boot.Modules,
 		Kubernetes: r.GPU.DevicePlugin.Strategy != "",
 		VGPU:       VGPU{Role: r.GPU.VGPU.Role, Peers: r.GPU.VGPU.Peers},
 	}
@@ -75,9 +76,13 @@ func sourceVersion(version string) string {
 	return v
 }
 
-// modulesLoad reads the recipe's files for systemd-modules-load.
-func modulesLoad(r *recipe.Recipe) []string {
+// modulesLoad returns the modules that the recipe's files name for
+// systemd-modules-load, and those that internal/gpu adds for the platform.
+func modulesLoad(t *Tables, r *recipe.Recipe) []string {
 	var names []string
+	if p, ok := t.PlatformFor(r.GPU.Platform, r.GPU.Boards, r.GPU.Count); ok && slices.Contains(p.Needs, "ib_umad") {
+		names = append(names, "ib_umad")
+	}
 	for _, f := range r.Files {
 		if path.Dir(f.Path) != "/etc/modules-load.d" {
 			continue

@@ -30,6 +30,20 @@ func (t *Tables) PlatformOf(id string) (Platform, bool) {
 	return find(t.Platforms, func(p Platform) bool { return p.ID == id })
 }
 
+// PlatformFor returns the platform of a node: the one of that name, or else
+// the one that its boards and their number (0 is unknown) amount to.
+func (t *Tables) PlatformFor(name string, boards []string, count int) (Platform, bool) {
+	if name != "" {
+		return t.PlatformOf(name)
+	}
+	for _, id := range boards {
+		if b, ok := t.Board(id); ok && b.NVSwitchAt != 0 && count >= b.NVSwitchAt {
+			return find(t.Platforms, func(p Platform) bool { return slices.Contains(p.Boards, id) })
+		}
+	}
+	return Platform{}, false
+}
+
 // Branch returns the row of a driver branch.
 func (t *Tables) Branch(n int) (Branch, bool) {
 	return find(t.Branches, func(b Branch) bool { return b.Branch == n })

@@ -143,21 +143,8 @@ func (c *checker) excludedPackage() {
 	})
 }
 
-// platform returns the platform of the node: the one it names, or the one
-// that its boards and their number amount to.
 func (c *checker) platform() (Platform, bool) {
-	if c.in.Platform != "" {
-		return c.t.PlatformOf(c.in.Platform)
-	}
-	for _, b := range c.boards {
-		if b.NVSwitchAt == 0 || c.in.Count < b.NVSwitchAt {
-			continue
-		}
-		if p, ok := find(c.t.Platforms, func(p Platform) bool { return slices.Contains(p.Boards, b.ID) }); ok {
-			return p, true
-		}
-	}
-	return Platform{}, false
+	return c.t.PlatformFor(c.in.Platform, c.in.Boards, c.in.Count)
 }
 
 // missing tells whether the platform needs what, and no component is of role.

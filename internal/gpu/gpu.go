@@ -51,7 +51,7 @@ func boards(t *compat.Tables, r *recipe.Recipe) []compat.Board {
 
 // platform returns the recipe's platform.
 func platform(t *compat.Tables, r *recipe.Recipe) (compat.Platform, bool) {
-	return t.PlatformOf(r.GPU.Platform)
+	return t.PlatformFor(r.GPU.Platform, r.GPU.Boards, r.GPU.Count)
 }
 
 // migBoards are the boards that can be cut.

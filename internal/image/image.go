@@ -104,6 +104,10 @@ func newBuild(ctx context.Context, o Options) (*build, error) {
 	if err := lock.Check(o.Recipe, o.Lock); err != nil {
 		return nil, err
 	}
+	var err error
+	if o.Recipe, err = equip(o.Recipe, o.Lock); err != nil {
+		return nil, err
+	}
 	if err := checkCmdline(o.Recipe); err != nil {
 		return nil, err
 	}
@@ -114,7 +118,6 @@ func newBuild(ctx context.Context, o Options) (*build, error) {
 		return nil, err
 	}
 	b := &build{Options: o}
-	var err error
 	if b.tool, err = rootfs.SquashfsVersion(ctx); err != nil {
 		return nil, err
 	}

@@ -46,7 +46,11 @@ func digestInputs(r *recipe.Recipe, f *lock.File, agent string, trust []byte) (i
 		return inputs{}, err
 	}
 	in := inputs{lock: lockDigest, rr: rr, agent: agentDigest}
-	if in.root, err = jsonDigest(format, rr, f.Kernel, f.Packages, f.SourceDateEpoch, agentDigest, trust); err != nil {
+	made := []any{format, rr, f.Kernel, f.Packages, f.SourceDateEpoch, agentDigest, trust}
+	if len(f.Build) > 0 {
+		made = append(made, f.Build)
+	}
+	if in.root, err = jsonDigest(made...); err != nil {
 		return inputs{}, err
 	}
 	in.all, err = jsonDigest(format, r.Digest, lockDigest, agentDigest, trust)

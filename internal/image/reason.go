@@ -27,15 +27,19 @@ const (
 	factPackages = "packages of the lock"
 	factEpoch    = "date of the archives"
 	factModules  = "kernel.exclude_modules"
+	factBuild    = "what the driver is compiled from"
 )
 
-var baseFacts = []string{factProgram, factPackages, factEpoch, factModules}
+var baseFacts = []string{factProgram, factPackages, factEpoch, factModules, factBuild}
 
 // rootFacts are the facts of a root; rr is what rootRecipe returns.
 func rootFacts(rr recipe.Recipe, f *lock.File, tool, agentDigest string, trust []byte) (facts, error) {
 	all := map[string]any{
 		factProgram: programDigest(), factPackages: f.Packages, factEpoch: f.SourceDateEpoch,
 		factModules: rr.Kernel.ExcludeModules, "mksquashfs": tool, "node agent": agentDigest, "keys and server": trust,
+	}
+	if len(f.Build) > 0 {
+		all[factBuild] = []any{f.Build, rr.Driver.Modules}
 	}
 	rr.Kernel.ExcludeModules = nil
 	v := reflect.ValueOf(rr)

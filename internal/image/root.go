@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"github.com/turnout-project/turnout/internal/initrd"
 	"github.com/turnout-project/turnout/internal/lock"
@@ -94,9 +95,16 @@ func (b *build) makeRoot(ctx context.Context, dir string) error {
 	if err != nil {
 		return err
 	}
-	res, err := b.tree(ctx, files)
+	packages, err := b.withModules(ctx, release)
+	if err != nil {
+		return err
+	}
+	res, err := b.tree(ctx, packages, files)
 	if err != nil {
 		return b.keepLogs(err)
+	}
+	if err := b.pruneGSP(res.Dir); err != nil {
+		return err
 	}
 	if res.KernelRelease != release {
 		return fmt.Errorf("root file system: kernel %s, but package %s holds %s", res.KernelRelease, kernel.Name, release)
@@ -123,10 +131,10 @@ func (b *build) makeRoot(ctx context.Context, dir string) error {
 }
 
 // tree makes the tree of the root, from a base in the store if there is one.
-func (b *build) tree(ctx context.Context, files []rootfs.File) (*rootfs.Result, error) {
-	st := &stages{reporter: b.Progress}
+func (b *build) tree(ctx context.Context, ps packages, files []rootfs.File) (*rootfs.Result, error) {
+	st := &stages{reporter: b.Progress, prefix: "root: "}
 	spec := rootfs.Spec{
-		Packages: b.Lock.Packages, DebPath: b.Store.Path, Recipe: absoluteSources(b.Recipe), ExtraFiles: files,
+		Packages: ps.list, DebPath: ps.path, Recipe: absoluteSources(b.Recipe), ExtraFiles: files,
 		EnableUnits: []string{agentUnit, tmpUnit}, SourceDateEpoch: b.Lock.SourceDateEpoch,
 		WorkDir: b.work.path("rootfs"), Log: b.Log, Progress: st.update,
 	}
@@ -217,6 +225,7 @@ func (b *build) keepLogs(err error) error {
 // stages turns the stages of rootfs into tasks.
 type stages struct {
 	reporter *progress.Reporter
+	prefix   string // before the name of each stage
 	name     string
 	task     *progress.Task
 }
@@ -225,10 +234,10 @@ func (s *stages) update(stage string, done, total int64) {
 	if stage != s.name {
 		s.end()
 		unit := progress.Items
-		if stage == "unpack" || stage == "restore packages" {
+		if strings.HasSuffix(stage, "unpack") || stage == "restore packages" {
 			unit = progress.Bytes
 		}
-		s.name, s.task = stage, s.reporter.Start("root: "+stage, unit)
+		s.name, s.task = stage, s.reporter.Start(s.prefix+stage, unit)
 	}
 	if done > 0 || total > 0 {
 		s.task.Update(done, total)

@@ -13,7 +13,7 @@ type Driver struct {
 	// Packages of the driver beside those that the flavour cannot do
 	// without: libraries, tools, daemons. Names only, the pin is the family's.
 	Packages []string `yaml:"packages"`
-	Modules  []string `yaml:"modules"` // kernel modules the image must have, by NVIDIA's names: "nvidia", "nvidia-uvm"
+	Modules  []string `yaml:"modules"` // kernel modules the image gets, by NVIDIA's names: "nvidia", "nvidia-uvm"; nil is all
 	Accept   []Accept `yaml:"accept"`
 }
 

@@ -27,7 +27,7 @@ var compilers = []string{"cc", "gcc", "g++", "c++", "clang", "clang++", "tcc", "
 // than their caller's.
 var privileged = set(`
 	usr/bin/chage usr/bin/chfn usr/bin/chsh usr/bin/crontab usr/bin/expiry usr/bin/fusermount usr/bin/fusermount3
-	usr/bin/gpasswd usr/bin/mount usr/bin/newgidmap usr/bin/newgrp usr/bin/newuidmap usr/bin/passwd usr/bin/pkexec
+	usr/bin/gpasswd usr/bin/mount usr/bin/newgidmap usr/bin/newgrp usr/bin/newuidmap usr/bin/nvidia-modprobe usr/bin/passwd usr/bin/pkexec
 	usr/bin/ssh-agent usr/bin/su usr/bin/sudo usr/bin/umount usr/bin/wall usr/bin/write usr/bin/write.ul
 	usr/lib/dbus-1.0/dbus-daemon-launch-helper usr/lib/openssh/ssh-keysign usr/lib/polkit-1/polkit-agent-helper-1
 	usr/lib/x86_64-linux-gnu/utempter/utempter usr/lib/aarch64-linux-gnu/utempter/utempter
