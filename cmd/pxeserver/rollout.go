@@ -39,6 +39,7 @@ func (o *rolloutFlags) add(cmd *cobra.Command, g *globals) {
 	f.IntVar(&o.p.Tries, "tries", fleet.DefaultTries, "trial boots granted to a node")
 	f.BoolVar(&o.p.FlipBack, "flip-back", false, "when it halts, return the nodes that it had moved")
 	f.StringArrayVar(&o.windows, "window", nil, "when nodes may be started, [DAYS] FROM-TO [ZONE]; repeat for more; none: at any time")
+	f.BoolVar(&o.p.ByDomain, "by-domain", false, "start the nodes of one failure domain together (see pxeserver node domain)")
 	f.BoolVar(&o.p.Retry, "retry", false, "try it on nodes where the image is banned, too: your word that it may work now")
 	must(cmd.RegisterFlagCompletionFunc("image", g.completeImages))
 	must(cmd.RegisterFlagCompletionFunc("stage", g.completePools))

@@ -15,6 +15,7 @@ import (
 //	POST   nodes/{node}/approve  NodeRequest       -> fleet.Node   optional new name and pool
 //	POST   nodes/{node}/cordon   NodeRequest       -> fleet.Node
 //	POST   nodes/{node}/uncordon                   -> fleet.Node
+//	POST   nodes/{node}/domain   NodeRequest       -> fleet.Node   its failure domain
 //	POST   nodes/{node}/unban    NodeRequest       -> fleet.Node   image, "" for all
 //	POST   nodes/{node}/cleartpm                   -> fleet.Node   forget its TPM: the next one is bound
 //	POST   nodes/{node}/revoke                     -> fleet.Node   its certificates: it must prove its TPM again
@@ -57,6 +58,7 @@ type NodeRequest struct {
 	MACs   []string `json:"macs,omitempty"`  // add; any spelling
 	Image  string   `json:"image,omitempty"` // unban, reimage: digest, its first digits, or "name version"
 	Reason string   `json:"reason,omitempty"`
+	Domain *string  `json:"domain,omitempty"` // domain: failure domain, "" for none
 	Retry  bool     `json:"retry,omitempty"` // reimage: although the image is banned on the node
 }
 

@@ -58,6 +58,7 @@ type Node struct {
 	Pool     string    `json:"pool"`
 	MACs     []MAC     `json:"macs"`
 	State    NodeState `json:"state"`
+	Domain   string    `json:"domain,omitempty"` // what fails together: a rack, a power feed, an NVLink domain; rollouts by domain move it as one
 	Reason   string    `json:"reason,omitempty"` // why pending or quarantined
 	EKHash   string    `json:"ekHash,omitempty"` // SHA-256 of the EK public area, hex; "" before enrolment
 	AKName   string    `json:"akName,omitempty"` // TPM name of the attestation key, hex

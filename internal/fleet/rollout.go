@@ -32,14 +32,15 @@ type Rollout struct {
 // Policy is how fast and how carefully a rollout goes.
 type Policy struct {
 	Stages         []RolloutStage `json:"stages"`
-	MaxUnavailable Amount         `json:"maxUnavailable"`    // nodes of a stage that move at once; at least 1
-	FailureBudget  Amount         `json:"failureBudget"`     // failed nodes of the rollout tolerated before it halts; 0 halts at the first
-	Bake           time.Duration  `json:"bake"`              // wait after each stage but the last
-	Timeout        time.Duration  `json:"timeout"`           // a node that took longer counts as failed; 0 means 30 min
-	Tries          int            `json:"tries"`             // trial boots; 0 means DefaultTries
-	FlipBack       bool           `json:"flipBack"`          // on halt, return what this rollout changed
-	Retry          bool           `json:"retry,omitempty"`   // an operator's word: try nodes on which the image is banned, too
-	Windows        []Window       `json:"windows,omitempty"` // when nodes may be started; none: at any time
+	MaxUnavailable Amount         `json:"maxUnavailable"`     // nodes of a stage that move at once; at least 1
+	FailureBudget  Amount         `json:"failureBudget"`      // failed nodes of the rollout tolerated before it halts; 0 halts at the first
+	Bake           time.Duration  `json:"bake"`               // wait after each stage but the last
+	Timeout        time.Duration  `json:"timeout"`            // a node that took longer counts as failed; 0 means 30 min
+	Tries          int            `json:"tries"`              // trial boots; 0 means DefaultTries
+	FlipBack       bool           `json:"flipBack"`           // on halt, return what this rollout changed
+	Retry          bool           `json:"retry,omitempty"`    // an operator's word: try nodes on which the image is banned, too
+	Windows        []Window       `json:"windows,omitempty"`  // when nodes may be started; none: at any time
+	ByDomain       bool           `json:"byDomain,omitempty"` // nodes of one failure domain start together
 }
 
 // Amount is a number of nodes, or a percentage of some ("25%"). The zero

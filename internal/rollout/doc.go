@@ -13,6 +13,8 @@
 //     left unhealthy by it;
 //   - nodes are started within the windows of the policy only; those on the
 //     move go on, and failed ones go back at any time;
+//   - with ByDomain, the nodes of a failure domain that can take part start
+//     together, within MaxUnavailable; one that has none is its own;
 //   - more than FailureBudget failures halt it; silence is a failure once
 //     Timeout is over; no waiting node is touched after that;
 //   - trouble of a node's hardware, or of its cooling or power, is no failure

@@ -43,7 +43,39 @@ func Draft(ctx context.Context, rd store.Reader, image string, p fleet.Policy, b
 			return nil, &Refusal{fmt.Sprintf("pool %q of stage %d has no nodes", s.Pool, i+1), "`pxeserver node list` shows who is in which pool"}
 		}
 	}
+	if err := checkDomains(r, nodes); err != nil {
+		return nil, err
+	}
 	return r, overlap(ctx, rd, r, nodes, now)
+}
+
+// checkDomains refuses a rollout by domain of which one could never start:
+// MaxUnavailable is never exceeded, for a domain neither.
+func checkDomains(r *fleet.Rollout, nodes []*fleet.Node) error {
+	if !r.Policy.ByDomain {
+		return nil
+	}
+	domain := map[string]string{}
+	for _, n := range nodes {
+		domain[n.Name] = n.Domain
+	}
+	size, total := map[[2]string]int{}, map[string]int{}
+	for _, m := range r.Nodes {
+		pool := r.Policy.Stages[m.Stage].Pool
+		total[pool]++
+		if d := domain[m.Node]; d != "" {
+			size[[2]string{pool, d}]++
+		}
+	}
+	for k, n := range size {
+		if limit := r.Policy.MaxUnavailable.AtLeastOne(total[k[0]]); n > limit {
+			return &Refusal{
+				fmt.Sprintf("domain %q has %d nodes in pool %q, and %d at once are allowed", k[1], n, k[0], limit),
+				fmt.Sprintf("allow as many as the domain has (--max-unavailable %d), or leave --by-domain out", n),
+			}
+		}
+	}
+	return nil
 }
 
 func checkPolicy(p fleet.Policy) error {

@@ -234,20 +234,47 @@ func (p *planner) start() {
 	if !p.r.Policy.InWindow(p.now) {
 		room = 0
 	}
+	var fit []*fleet.Move
 	for _, m := range p.stageMoves() {
 		if m.State != fleet.MoveWaiting {
 			continue
 		}
-		n := p.nodes[m.Node]
-		if why := unfit(p.now, p.r, n); why != "" {
+		if why := unfit(p.now, p.r, p.nodes[m.Node]); why != "" {
 			p.step(Step{Kind: Skip, Node: m.Node, Reason: why})
 			continue
 		}
-		if room > 0 {
-			room--
+		fit = append(fit, m)
+	}
+	for _, unit := range p.units(fit) {
+		if len(unit) > room {
+			return // in order: a large unit must not wait for ever behind small ones
+		}
+		room -= len(unit)
+		for _, m := range unit {
+			n := p.nodes[m.Node]
 			p.step(Step{Kind: Start, Node: m.Node, Generation: NextGeneration(n), From: n.Reported.BootedImage()})
 		}
 	}
+}
+
+// units groups moves into what starts together, in order of their first.
+func (p *planner) units(ms []*fleet.Move) [][]*fleet.Move {
+	var out [][]*fleet.Move
+	at := map[string]int{}
+	for _, m := range ms {
+		d := ""
+		if p.r.Policy.ByDomain {
+			d = p.nodes[m.Node].Domain
+		}
+		i, ok := at[d]
+		if !ok || d == "" {
+			i = len(out)
+			at[d] = i
+			out = append(out, nil)
+		}
+		out[i] = append(out[i], m)
+	}
+	return out
 }
 
 // room returns how many more nodes of a stage may become unavailable.

@@ -86,6 +86,7 @@ var nodeActs = map[string]func(ctx context.Context, s *Server, tx store.Tx, n *f
 	"uncordon": uncordon,
 	"unban":    unban,
 	"reimage":  reimage,
+	"domain":   setDomain,
 	"revoke":   revoke,
 }
 
@@ -183,6 +184,16 @@ func unban(ctx context.Context, _ *Server, tx store.Tx, n *fleet.Node, req *api.
 	}
 	rollout.Unban(n, i.Digest)
 	return "image " + rollout.Short(i.Digest), nil
+}
+
+// setDomain says what a node fails together with.
+func setDomain(_ context.Context, _ *Server, _ store.Tx, n *fleet.Node, req *api.NodeRequest) (string, error) {
+	if req.Domain == nil || len(*req.Domain) > 63 || clip(*req.Domain, 63) != *req.Domain {
+		return "", problem(http.StatusBadRequest, "", "want the name of a failure domain, at most 63 characters")
+	}
+	was := n.Domain
+	n.Domain = *req.Domain
+	return fmt.Sprintf("%q, was %q", n.Domain, was), nil
 }
 
 // reimage wants an image written anew: into the other slot of a node that
