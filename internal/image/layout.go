@@ -21,11 +21,13 @@ func (b *build) writeLayout(ctx context.Context, dir string, r root, p *parts) e
 	if err != nil {
 		return err
 	}
-	bill, err := sbom(b.Lock, b.Recipe.Version, b.in.all)
+	held := *b.Lock
+	held.Packages = r.packages
+	bill, err := sbom(&held, b.Recipe.Version, b.in.all)
 	if err != nil {
 		return err
 	}
-	packages, err := json.MarshalIndent(b.Lock.Packages, "", " ")
+	packages, err := json.MarshalIndent(r.packages, "", " ")
 	if err != nil {
 		return err
 	}

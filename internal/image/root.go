@@ -43,6 +43,7 @@ const (
 	modulesDir  = "modules" // a subset of /lib/modules/<release>, for the initrds
 	releaseFile = "release"
 	digestFile  = "root.digest"
+	listFile    = "packages.json" // the lock's packages and that of the driver's modules
 )
 
 // root is a packed root file system with what the boot files need of it.
@@ -52,6 +53,7 @@ type root struct {
 	modules  string // path
 	release  string // uname -r
 	digest   string // of squashfs, as it was packed
+	packages []lock.Package
 }
 
 // root returns the root file system, from the store if it is there.
@@ -75,7 +77,16 @@ func (b *build) root(ctx context.Context) (root, error) {
 	if err != nil {
 		return root{}, fmt.Errorf("root file system in the store: %w; build with --no-cache", err)
 	}
+	var list []lock.Package
+	raw, err := os.ReadFile(filepath.Join(dir, listFile))
+	if err == nil {
+		err = json.Unmarshal(raw, &list)
+	}
+	if err != nil {
+		return root{}, fmt.Errorf("root file system in the store: %w; build with --no-cache", err)
+	}
 	return root{
+		packages: list,
 		squashfs: filepath.Join(dir, rootFile), kernel: filepath.Join(dir, kernelFile),
 		modules: filepath.Join(dir, modulesDir), release: string(release), digest: string(digest),
 	}, nil
@@ -119,6 +130,13 @@ func (b *build) makeRoot(ctx context.Context, dir string) error {
 		return err
 	}
 	if err := os.WriteFile(filepath.Join(dir, releaseFile), []byte(release), 0o644); err != nil {
+		return err
+	}
+	list, err := json.Marshal(packages.list)
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(filepath.Join(dir, listFile), list, 0o644); err != nil {
 		return err
 	}
 	task := b.Progress.Start("pack root", progress.Bytes)

@@ -100,6 +100,9 @@ func spdxOf(p lock.Package, kind string) spdxPackage {
 		Checksums:    []spdxChecksum{{"SHA256", p.SHA256}},
 		ExternalRefs: []spdxRef{{"PACKAGE-MANAGER", "purl", purl(p)}},
 	}
+	if p.URI == "" {
+		sp.DownloadLocation = noAssertion // made by the build itself
+	}
 	if p.Source != "" {
 		sp.SourceInfo = "built from Debian source package " + p.Source
 	}

@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"path"
 	"strings"
 	"time"
 
@@ -105,7 +104,8 @@ func writeAr(w io.Writer, when time.Time, members ...member) error {
 }
 
 // Describe returns the package of modules at p, made from s, as rootfs takes
-// it.
+// it. Its source is that of the modules, so that who looks for known
+// vulnerabilities finds them; it has no address.
 func (s *Spec) Describe(p string) (lock.Package, error) {
 	version, err := s.Version()
 	if err != nil {
@@ -121,8 +121,15 @@ func (s *Spec) Describe(p string) (lock.Package, error) {
 	if err != nil {
 		return lock.Package{}, err
 	}
+	source := ""
+	for _, name := range s.Sources {
+		if from, ok := lock.Find(s.Packages, name); ok && source == "" {
+			if source = from.Source; source == "" {
+				source = name
+			}
+		}
+	}
 	return lock.Package{
-		Name: s.Name(), Version: version, Architecture: s.Architecture, Source: "turnout-modules", SizeBytes: n,
-		SHA256: hex.EncodeToString(h.Sum(nil)), URI: "file://" + path.Join("/", s.Name()+".deb"),
+		Name: s.Name(), Version: version, Architecture: s.Architecture, Source: source, SizeBytes: n, SHA256: hex.EncodeToString(h.Sum(nil)),
 	}, nil
 }
