@@ -1,5 +1,6 @@
-// Package efivar reads EFI variables from efivarfs. It writes none: Turnout
-// decides nothing through NVRAM.
+// Package efivar reads EFI variables from efivarfs. It writes one, BootNext,
+// as the last resort of a node without a good slot: Turnout decides nothing
+// else through NVRAM.
 package efivar
 
 import (
