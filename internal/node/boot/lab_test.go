@@ -34,12 +34,6 @@ const stub = "/usr/lib/systemd/boot/efi/linuxx64.efi.stub"
 // need skips a test for want of a tool; in CI it fails.
 func need(t *testing.T, tools ...string) {
 	t.Helper()
-	lack := func(what string) {
-		if os.Getenv("CI") != "" {
-			t.Fatalf("this test needs %s; run scripts/deps.sh", what)
-		}
-		t.Skipf("this test needs %s; run scripts/deps.sh", what)
-	}
 	if testing.Short() {
 		t.Skip("starts virtual machines: not with -short")
 	}
@@ -48,12 +42,20 @@ func need(t *testing.T, tools ...string) {
 	}
 	for _, tool := range tools {
 		if _, err := exec.LookPath(tool); err != nil {
-			lack(tool)
+			lack(t, tool)
 		}
 	}
 	if _, err := os.Stat(stub); err != nil {
-		lack(stub)
+		lack(t, stub)
 	}
+}
+
+func lack(t *testing.T, what string) {
+	t.Helper()
+	if os.Getenv("CI") != "" {
+		t.Fatalf("this test needs %s; run scripts/deps.sh", what)
+	}
+	t.Skipf("this test needs %s; run scripts/deps.sh", what)
 }
 
 // kernel is an unpacked Debian kernel package.
@@ -206,7 +208,7 @@ func buildRoot(t *testing.T, dir string, n int) root {
 		t.Fatal(err)
 	}
 	ballast := bytes.Repeat([]byte(fmt.Sprintf("this is root %d. ", n)), 1<<20)
-	for p, b := range map[string][]byte{"etc/mke2fs.conf": conf, "var/lib/seed": fmt.Appendf(nil, "root %d", n), "usr/share/ballast": ballast} {
+	for p, b := range map[string][]byte{"etc/mke2fs.conf": conf, "etc/machine-id": nil, "var/lib/seed": fmt.Appendf(nil, "root %d", n), "usr/share/ballast": ballast} {
 		if err := os.WriteFile(filepath.Join(top, p), b, 0o644); err != nil {
 			t.Fatal(err)
 		}

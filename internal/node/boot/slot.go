@@ -48,7 +48,7 @@ func (m *machine) bootSlot(ctx context.Context) error {
 	m.watchdog.Grant(phaseTime)
 	p, err := findSlot(ctx, loaderPart, m.cmdline.RootHash)
 	if err != nil && p.disk != nil {
-		return m.demote(ctx, p.disk, info, err)
+		return m.giveUp(ctx, p.disk, info, err)
 	}
 	if err != nil {
 		return err
@@ -57,9 +57,12 @@ func (m *machine) bootSlot(ctx context.Context) error {
 		return err
 	}
 	m.log("slot %s on %s, started from %s", p.slot, p.disk.Path, info.BootPath)
+	if err := m.checkTries(ctx, p.disk, info); err != nil {
+		return err
+	}
 	sb, err := m.verify(ctx, info)
 	if err != nil {
-		return m.demote(ctx, p.disk, info, err)
+		return m.giveUp(ctx, p.disk, info, err)
 	}
 	if err := m.openRoot(info, sb); err != nil {
 		return err
@@ -180,6 +183,9 @@ func (m *machine) openVar(ctx context.Context, d *disk.Disk, i *bootinfo.Info) e
 	if err := unix.Mount(v, filepath.Join(sysroot, "var"), "", unix.MS_BIND, ""); err != nil {
 		return fmt.Errorf("binding /var: %w", err)
 	}
+	if err := bindMachineID(sysroot, stateMount); err != nil {
+		m.log("warning: this boot has a machine id of its own: %v", err)
+	}
 	return nil
 }
 
@@ -213,15 +219,7 @@ func (m *machine) countStart(ctx context.Context, d *disk.Disk, i *bootinfo.Info
 func (m *machine) demote(ctx context.Context, d *disk.Disk, i *bootinfo.Info, why error) error {
 	m.log("error: slot cannot be used: %v", why)
 	m.watchdog.Grant(phaseTime)
-	dev, err := devicesOf(d)
-	if err != nil {
-		return errors.Join(why, err)
-	}
-	ev := abslot.Evidence{
-		BootID: i.BootID, Path: abslot.BootPath(i.BootPath), Entry: i.Entry, CountPath: i.CountPath,
-		RootHash: i.RootHash, Backing: i.Slot, Kexec: slots.Kexec(),
-	}
-	s, err := slots.Open(dev, func(context.Context) (abslot.Evidence, error) { return ev, nil }, m.log)
+	s, err := m.openSlots(d, i)
 	if err != nil {
 		return errors.Join(why, err)
 	}

@@ -18,7 +18,7 @@ import (
 type found struct {
 	Boot                        bootinfo.Info
 	Root, Var, Seeded, Watchdog string
-	ReadError                   string
+	ReadError, MachineID        string
 	Visits                      int
 	ReadOnly, Initrd            bool
 }
@@ -47,6 +47,7 @@ func wantLine(t *testing.T, console, part string) {
 func TestBootSlot(t *testing.T) {
 	t.Parallel()
 	v := newVM(t)
+	id := ""
 	for visit, s := range []fleet.Slot{fleet.SlotA, fleet.SlotB, fleet.SlotA} {
 		hash := v.roots[s.Index()].hash
 		console := v.boot(t, "turnout.verify=full roothash="+hash)
@@ -60,6 +61,10 @@ func TestBootSlot(t *testing.T) {
 		if f.Seeded != "root 0" || f.Visits != visit+1 {
 			t.Errorf("/var: seed %q, %d visits; want that of the first image, and %d", f.Seeded, f.Visits, visit+1)
 		}
+		if !isMachineID(f.MachineID) || id != "" && f.MachineID != id {
+			t.Errorf("machine id %q, want that of the first boot, %q", f.MachineID, id)
+		}
+		id = f.MachineID
 		wantLine(t, console, "turnout: root verified")
 	}
 }

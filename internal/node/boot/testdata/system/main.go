@@ -18,10 +18,11 @@ type found struct {
 	Var       string          // mount options of /var
 	Seeded    string          // a file of the image's /var
 	Visits    int             // boots that wrote to /var
-	ReadOnly  bool            // /etc and / cannot be written
+	ReadOnly  bool            // /, /etc and the machine id cannot be written
 	Initrd    bool            // something of the initrd is still there
 	Watchdog  string          // what systemd would be told
 	ReadError string          // of reading the whole root
+	MachineID string          // /etc/machine-id
 }
 
 func main() {
@@ -41,7 +42,9 @@ func main() {
 	}
 	seeded, _ := os.ReadFile("/var/lib/seed")
 	f.Seeded = string(seeded)
-	f.ReadOnly = os.WriteFile("/etc/x", nil, 0o644) != nil && os.WriteFile("/x", nil, 0o644) != nil
+	f.ReadOnly = os.WriteFile("/etc/x", nil, 0o644) != nil && os.WriteFile("/x", nil, 0o644) != nil && os.WriteFile("/etc/machine-id", nil, 0o644) != nil
+	id, _ := os.ReadFile("/etc/machine-id")
+	f.MachineID = string(id)
 	visits, _ := os.ReadFile("/var/lib/visits")
 	f.Visits = len(visits) + 1
 	if err := os.WriteFile("/var/lib/visits", append(visits, 'x'), 0o644); err != nil {
