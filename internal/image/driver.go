@@ -81,6 +81,9 @@ func (b *build) withModules(ctx context.Context, release string) (packages, erro
 		WorkDir: b.work.path("kmod"), LogPath: filepath.Join(b.Store.Dir(), b.Recipe.Name+"-modules.log"), Log: b.Log,
 		Progress: st.update,
 	}
+	if b.Boot != nil {
+		spec.Sign, spec.Signer = b.Boot.SignModule, b.Boot.ID()
+	}
 	key := "imgbuild modules " + spec.Key()
 	deb, hit := b.lookup(key)
 	if hit {

@@ -131,6 +131,11 @@ func newBuild(ctx context.Context, o Options) (*build, error) {
 		if b.in.all, err = jsonDigest(b.in.all, "Secure Boot", o.Boot.ID()); err != nil {
 			return nil, err
 		}
+		if o.Recipe.Driver.Family != "" { // its modules are signed by that key
+			if b.in.root, err = jsonDigest(b.in.root, "modules", o.Boot.ID()); err != nil {
+				return nil, err
+			}
+		}
 	}
 	if b.facts, err = rootFacts(b.in.rr, o.Lock, b.tool, b.in.agent, b.trust); err != nil {
 		return nil, err

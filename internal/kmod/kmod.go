@@ -41,7 +41,11 @@ type Spec struct {
 	Driver       string                     // NVIDIA's version, "535.261.03"
 	// Modules are the ones to be packed, by NVIDIA's names ("nvidia-uvm").
 	// nil packs all that the sources build.
-	Modules         []string
+	Modules []string
+	// Sign appends a signature to a module, by the key that Signer names. nil
+	// leaves modules unsigned.
+	Sign            func(module []byte) ([]byte, error)
+	Signer          string // names the key, for Key
 	SourceDateEpoch int64
 	WorkDir         string // of this build alone; what is left there can be removed
 	LogPath         string // the compiler's output is kept here if it fails; "" keeps it in WorkDir
@@ -68,8 +72,8 @@ var ErrSpec = errors.New("cannot compile this driver")
 // Key names the result by everything it is made from.
 func (s *Spec) Key() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s\nkernel %s\narchitecture %s\ndriver %s\nmodules %s\nsources %s\nepoch %d\n",
-		Format, s.Kernel, s.Architecture, s.Driver, strings.Join(slices.Sorted(slices.Values(s.Modules)), " "), strings.Join(s.Sources, " "), s.SourceDateEpoch)
+	fmt.Fprintf(&b, "%s\nkernel %s\narchitecture %s\ndriver %s\nmodules %s\nsources %s\nsigner %s\nepoch %d\n",
+		Format, s.Kernel, s.Architecture, s.Driver, strings.Join(slices.Sorted(slices.Values(s.Modules)), " "), strings.Join(s.Sources, " "), s.Signer, s.SourceDateEpoch)
 	for _, p := range s.Packages {
 		fmt.Fprintf(&b, "%s %s %s\n", p.Name, p.Version, p.SHA256)
 	}
@@ -97,6 +101,9 @@ func Build(ctx context.Context, s Spec, out string) error {
 	}
 	modules, err := s.verify(files)
 	if err != nil {
+		return err
+	}
+	if err := s.sign(modules); err != nil {
 		return err
 	}
 	if err := s.pack(out, version, modules); err != nil {

@@ -73,6 +73,25 @@ func TestRead(t *testing.T) {
 	}
 }
 
+func TestSign(t *testing.T) {
+	good := func() []Module { return []Module{{File: "n.ko", data: []byte("module")}} }
+	ms := good()
+	s := Spec{Sign: func(b []byte) ([]byte, error) { return append(append(bytes.Clone(b), "sig"...), signature...), nil }}
+	if err := s.sign(ms); err != nil || string(ms[0].data) != "modulesig"+signature {
+		t.Errorf("sign = %v, %q", err, ms[0].data)
+	}
+	for name, f := range map[string]func([]byte) ([]byte, error){
+		"a key that fails":      func([]byte) ([]byte, error) { return nil, errors.New("no token") },
+		"nothing signed":        func(b []byte) ([]byte, error) { return b, nil },
+		"another module signed": func([]byte) ([]byte, error) { return []byte("other" + signature), nil },
+	} {
+		s.Sign = f
+		if err := s.sign(good()); err == nil || !strings.Contains(err.Error(), "n.ko") {
+			t.Errorf("%s: sign = %v, want an error that names the module", name, err)
+		}
+	}
+}
+
 func FuzzRead(f *testing.F) {
 	f.Add([]byte("\x7fELF"))
 	f.Fuzz(func(t *testing.T, b []byte) {
@@ -277,7 +296,7 @@ func TestKey(t *testing.T) {
 	key := s.Key()
 	for name, change := range map[string]func(*Spec){
 		"kernel": func(s *Spec) { s.Kernel = "6" }, "driver": func(s *Spec) { s.Driver = "2" }, "modules": func(s *Spec) { s.Modules = []string{"a"} },
-		"compiler": func(s *Spec) { s.Packages[0].SHA256 = "y" }, "date": func(s *Spec) { s.SourceDateEpoch = 1 }, "architecture": func(s *Spec) { s.Architecture = "arm64" },
+		"compiler": func(s *Spec) { s.Packages[0].SHA256 = "y" }, "signer": func(s *Spec) { s.Signer = "k" }, "date": func(s *Spec) { s.SourceDateEpoch = 1 }, "architecture": func(s *Spec) { s.Architecture = "arm64" },
 	} {
 		s := base()
 		change(&s)

@@ -3,6 +3,7 @@ package kmod
 import (
 	"bytes"
 	"debug/elf"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -21,25 +22,31 @@ type Module struct {
 	Kernel  string // release of its vermagic
 	Depends []string
 
-	data []byte
+	data []byte // not compressed
 }
 
 // signature ends every signed module (scripts/sign-file.c).
 const signature = "~Module signature appended~\n"
 
+// maxModule bounds what a compressed module may become, in bytes.
+const maxModule = 512 << 20
+
 // Read looks into a module; file is its name, for the suffix and for errors.
+// A module that is compressed is not so any more afterwards: what is packed
+// and signed is the module itself.
 func Read(file string, data []byte) (Module, error) {
-	m := Module{File: file, data: data}
 	plain := data
-	if strings.HasSuffix(file, ".xz") {
+	if bare, ok := strings.CutSuffix(file, ".xz"); ok {
 		r, err := xz.NewReader(bytes.NewReader(data))
 		if err == nil {
-			plain, err = io.ReadAll(r)
+			plain, err = io.ReadAll(io.LimitReader(r, maxModule))
 		}
 		if err != nil {
-			return m, fmt.Errorf("module %s: %w", file, err)
+			return Module{}, fmt.Errorf("module %s: %w", file, err)
 		}
+		file = bare
 	}
+	m := Module{File: file, data: plain}
 	e, err := elf.NewFile(bytes.NewReader(plain))
 	if err != nil {
 		return m, fmt.Errorf("module %s: %w", file, err)
@@ -93,6 +100,25 @@ func (s *Spec) verify(files []string) ([]Module, error) {
 		all = append(all, m)
 	}
 	return s.choose(all)
+}
+
+// sign signs the modules that are to be packed.
+func (s *Spec) sign(modules []Module) error {
+	if s.Sign == nil {
+		return nil
+	}
+	for i := range modules {
+		m := &modules[i]
+		signed, err := s.Sign(m.data)
+		if err == nil && (!bytes.HasPrefix(signed, m.data) || !bytes.HasSuffix(signed, []byte(signature))) {
+			err = errors.New("what came back is not the module with a signature")
+		}
+		if err != nil {
+			return fmt.Errorf("signing module %s: %w", m.File, err)
+		}
+		m.data = signed
+	}
+	return nil
 }
 
 // choose picks the modules that are wanted; one that is missing is an error.
