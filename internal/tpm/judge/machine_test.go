@@ -20,6 +20,7 @@ import (
 	"github.com/turnout-project/turnout/internal/fleet"
 	"github.com/turnout-project/turnout/internal/initrd"
 	"github.com/turnout-project/turnout/internal/manifest"
+	"github.com/turnout-project/turnout/internal/secureboot"
 	"github.com/turnout-project/turnout/internal/tpm/eventlog"
 	"github.com/turnout-project/turnout/internal/tpm/judge"
 	"github.com/turnout-project/turnout/internal/tpm/measure"
@@ -62,7 +63,7 @@ func newLab(t *testing.T) *lab {
 		}
 		t.Skip(err)
 	}
-	for _, tool := range []string{"qemu-system-x86_64", "swtpm", "mformat", "mcopy", "dpkg-deb", "apt-get", "sbsign"} {
+	for _, tool := range []string{"qemu-system-x86_64", "swtpm", "mformat", "mcopy", "dpkg-deb", "apt-get"} {
 		if _, err := exec.LookPath(tool); err != nil {
 			lacks(err)
 		}
@@ -265,7 +266,18 @@ func TestMachine(t *testing.T) {
 	version := strings.SplitN(m.Measurements.StubVersion, ".", 2)[0]
 	const plainCode, plainVars = "/usr/share/OVMF/OVMF_CODE_4M.fd", "/usr/share/OVMF/OVMF_VARS_4M.fd"
 
-	signed := func(t *testing.T, pe []byte) []byte { return snakeoil(t, pe) }
+	keys, err := secureboot.Generate("Turnout test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	signed := func(t *testing.T, pe []byte) []byte {
+		t.Helper()
+		b, err := keys.DB.Sign(pe)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return b
+	}
 	for _, tt := range []struct {
 		name    string
 		machine func(t *testing.T) (machine, *manifest.Manifest)
@@ -282,7 +294,7 @@ func TestMachine(t *testing.T) {
 		}, "network", fleet.StageSystem, 2, nil},
 		{"secureboot", func(t *testing.T) (machine, *manifest.Manifest) {
 			s, i, ld := signed(t, slot), signed(t, installer), signed(t, l.loader)
-			return machine{s, ld, false, "/usr/share/OVMF/OVMF_CODE_4M.secboot.fd", "/usr/share/OVMF/OVMF_VARS_4M.snakeoil.fd"}, predict(t, s, i, ld)
+			return machine{s, ld, false, "/usr/share/OVMF/OVMF_CODE_4M.secboot.fd", enrolled(t, keys, plainVars)}, predict(t, s, i, ld)
 		}, "disk", fleet.StageSystem, 2, nil},
 		{"changed", func(*testing.T) (machine, *manifest.Manifest) {
 			return machine{changed, l.loader, false, plainCode, plainVars}, m
@@ -333,27 +345,21 @@ func applications(t *testing.T, log []byte) int {
 	return n
 }
 
-// snakeoil signs a PE file with the key that Debian's test firmware trusts.
-func snakeoil(t *testing.T, pe []byte) []byte {
+// enrolled writes a variable file of firmware that trusts keys.
+func enrolled(t *testing.T, keys *secureboot.Keys, vars string) string {
 	t.Helper()
-	dir := t.TempDir()
-	key, in, out := filepath.Join(dir, "key"), filepath.Join(dir, "in"), filepath.Join(dir, "out")
-	if err := os.WriteFile(in, pe, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	for _, args := range [][]string{
-		{"openssl", "rsa", "-in", "/usr/share/ovmf/PkKek-1-snakeoil.key", "-passin", "pass:snakeoil", "-out", key},
-		{"sbsign", "--key", key, "--cert", "/usr/share/ovmf/PkKek-1-snakeoil.pem", "--output", out, in},
-	} {
-		if b, err := exec.CommandContext(t.Context(), args[0], args[1:]...).CombinedOutput(); err != nil {
-			t.Fatalf("%q: %v\n%s", args, err, b)
-		}
-	}
-	b, err := os.ReadFile(out)
+	b, err := os.ReadFile(vars)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return b
+	if b, err = keys.EnrolOVMF(b); err != nil {
+		t.Fatal(err)
+	}
+	out := filepath.Join(t.TempDir(), "vars.fd")
+	if err := os.WriteFile(out, b, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return out
 }
 
 // fixture is a kept boot: testdata/<machine>/evidence.json.
