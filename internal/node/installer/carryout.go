@@ -60,7 +60,9 @@ func (i *installer) fill(ctx context.Context, m *abslot.Machine, dsk *disk.Disk,
 	if err != nil {
 		return err
 	}
-	i.slots = st.Report()
+	if err := i.judge(ctx, m, st, d); err != nil {
+		return err
+	}
 	s, isThere := pick(st, manifest.Short(im.Digest))
 	if isThere {
 		i.tell(ctx, "install.present", "slot %s holds %s, confirmed: nothing to install", s, im.Label)
@@ -98,8 +100,7 @@ func (i *installer) fill(ctx context.Context, m *abslot.Machine, dsk *disk.Disk,
 	return nil
 }
 
-// lift lifts the ban of an image that failed here before: the server does not
-// ask for it again without an operator's word.
+// lift lifts the ban of an image that failed here before: see quarantined.
 func lift(ctx context.Context, m *abslot.Machine, short string) error {
 	for _, b := range m.Bans(ctx) {
 		if b.Short == short {
@@ -148,6 +149,11 @@ func (i *installer) layOut(ctx context.Context, im *install.Image, d fleet.Desir
 		if dsk, err := disk.Open(f.Path); err == nil && fits(dsk, im.Manifest) {
 			i.Log("%s has a Turnout layout: it is used as it is", f.Path)
 			return dsk, false, nil
+		}
+	}
+	if f.content.Turnout && d.Reinstall {
+		if err := i.mayReplace(ctx, f.Path, d); err != nil {
+			return nil, false, err
 		}
 	}
 	i.tell(ctx, "install.disk", "%s (%s, %d GiB) is laid out anew; on it was: %s", f.Path, f.Model, f.SizeBytes>>30, f.content)

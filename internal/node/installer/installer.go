@@ -199,6 +199,11 @@ func (i *installer) serve(ctx context.Context) error {
 			if err == nil {
 				return nil
 			}
+			if errors.Is(err, errQuarantined) { // kept by the server as what keeps the image from being installed
+				i.tell(ctx, "install.refused", "image %s: %v", manifest.Short(hb.Desired.Image), err)
+				given, activity = hb.Desired, err.Error()
+				break
+			}
 			i.tell(ctx, "install.failed", "image %s: %v", manifest.Short(hb.Desired.Image), err)
 			if errors.Is(err, install.ErrRefused) || errors.Is(err, errDisk) {
 				given, activity = hb.Desired, "refused: "+err.Error()
