@@ -63,10 +63,21 @@ func (i *installer) fill(ctx context.Context, m *abslot.Machine, dsk *disk.Disk,
 	if err := i.judge(ctx, m, st, d); err != nil {
 		return err
 	}
-	s, isThere := pick(st, manifest.Short(im.Digest))
+	gen := generation(st, m.Bans(ctx), d) // before the failed UKI is gone
+	s, isThere := pick(st, manifest.Short(im.Digest), im.Manifest.Verity.RootHash)
 	if isThere {
-		i.tell(ctx, "install.present", "slot %s holds %s, confirmed: nothing to install", s, im.Label)
-		return nil
+		why, err := i.examine(ctx, dsk, s, im.Manifest.Verity.RootHash)
+		if err != nil {
+			return err
+		}
+		if why == nil {
+			i.tell(ctx, "install.present", "slot %s holds %s, confirmed: nothing to install", s, im.Label)
+			return nil
+		}
+		i.tell(ctx, "slot.damaged", "slot %s, %s, confirmed: %v", s, im.Label, why)
+		if err := discard(ctx, m, s, manifest.Short(im.Digest), why); err != nil {
+			return err
+		}
 	}
 	i.tell(ctx, "install.started", "%s into slot %s of %s", im.Label, s, dsk.Path)
 	t := install.Target{Slots: m, Slot: s}
@@ -88,7 +99,7 @@ func (i *installer) fill(ctx context.Context, m *abslot.Machine, dsk *disk.Disk,
 	if st, err = m.Status(ctx); err != nil {
 		return err
 	}
-	gen := max(d.Generation, st.NextGeneration)
+	gen = max(gen, st.NextGeneration)
 	if err := m.Arm(ctx, s, gen, d.Tries); err != nil {
 		return err
 	}
@@ -110,12 +121,18 @@ func lift(ctx context.Context, m *abslot.Machine, short string) error {
 	return nil
 }
 
-// pick chooses the slot to write: A, unless A is the only good one. isThere
-// is true when a good slot holds the image already.
-func pick(st abslot.Status, short string) (s fleet.Slot, isThere bool) {
+// pick chooses the slot to write: one whose partition holds the image without
+// being good, since two slots never hold one image; else A, unless A is the
+// only good one. isThere is true when a good slot holds the image already.
+func pick(st abslot.Status, short, rootHash string) (s fleet.Slot, isThere bool) {
 	for _, x := range st.Slots {
 		if x.State == fleet.SlotGood && x.Short == short {
 			return x.Slot, true
+		}
+	}
+	for _, x := range st.Slots {
+		if x.State != fleet.SlotGood && x.RootHash == rootHash {
+			return x.Slot, false
 		}
 	}
 	if a, b := st.Slots[0], st.Slots[1]; a.State == fleet.SlotGood && b.State != fleet.SlotGood {

@@ -21,15 +21,20 @@ import (
 var errQuarantined = errors.New("quarantined")
 
 // quarantined returns an error when no slot is good and the wished image
-// failed on this node under the same wish, or a newer one. A reinstallation
-// and a retry are an operator's word, which counts until that very wish has
-// failed. With a good slot to fall back to a trial costs little, so it is not
-// refused.
+// failed here too often. An image may use up its trials by power cuts or for
+// want of a server, so it is installed once more by itself: under the next
+// generation (see generation), by which the second failure is known. A
+// reinstallation and a retry are an operator's word, which counts until that
+// very wish has failed. With a good slot to fall back to a trial costs little,
+// so it is not refused.
 func quarantined(st abslot.Status, bans []abslot.Ban, d fleet.Desired) error {
 	short, failed := manifest.Short(d.Image), false
 	judge := func(image string, generation uint64) {
-		newer := generation > d.Generation && !d.Reinstall && !d.Retry
-		failed = failed || image == short && (newer || generation == d.Generation)
+		tooOften := generation > d.Generation
+		if d.Reinstall || d.Retry {
+			tooOften = generation == d.Generation
+		}
+		failed = failed || image == short && tooOften
 	}
 	for _, b := range bans {
 		judge(b.Short, b.Generation)
@@ -48,6 +53,18 @@ func quarantined(st abslot.Status, bans []abslot.Ban, d fleet.Desired) error {
 		return nil
 	}
 	return fmt.Errorf("%w: image %s failed on this node (%s); retry it, or give the node another image", errQuarantined, short, strings.Join(parts, ", "))
+}
+
+// generation returns the generation under which a wish is installed: its own,
+// or one above all that this disk has seen.
+func generation(st abslot.Status, bans []abslot.Ban, d fleet.Desired) uint64 {
+	g := max(d.Generation, st.NextGeneration)
+	for _, b := range bans {
+		if b.Short == manifest.Short(d.Image) {
+			g = max(g, b.Generation+1)
+		}
+	}
+	return g
 }
 
 // describe says "slot A is bad (health check failed)".
