@@ -71,6 +71,7 @@ func newRootCommand() *cobra.Command {
 		newCVECommand(),
 		newSchemaCommand(),
 		newVendorCommand(&common),
+		newRunCommand(),
 		newPushCommand(&common),
 		newPullCommand(&common),
 		man.Command(),
