@@ -69,6 +69,7 @@ func phaseOf(kind string) (p phase, failed bool) {
 type teller struct {
 	eps       []api.Episode
 	reached   phase
+	booted    bool // this episode has seen its boot
 	installer bool // the machine is in the installer: it attests to be let in
 }
 
@@ -87,7 +88,6 @@ func Episodes(ev []fleet.Event) []api.Episode {
 
 func (t *teller) tell(e fleet.Event) {
 	p, failed := phaseOf(e.Kind)
-	title := asks[e.Kind]
 	switch {
 	case e.Kind == "node.booted" && !strings.HasPrefix(e.Message, "slot "):
 		p, t.installer = enrolment, true
@@ -98,18 +98,21 @@ func (t *teller) tell(e fleet.Event) {
 	case p == boot:
 		t.installer = false
 	}
+	title := asks[e.Kind]
 	if t.isNew(e.Kind, p, title) {
-		if title == "" {
-			title = beginning(p)
-		}
-		t.eps = append(t.eps, api.Episode{Title: title, Started: e.At})
-		t.reached, t.installer = aside, p == enrolment
+		t.eps = append(t.eps, api.Episode{Title: beginning(p), Started: e.At})
+		t.reached, t.booted, t.installer = aside, false, p == enrolment
+	} else if t.isAside(e.Kind, p) {
+		p, failed = aside, false
 	}
 	ep := &t.eps[len(t.eps)-1]
-	if title := asks[e.Kind]; title != "" && (ep.Title == "Network boot" || ep.Title == "Boot") {
+	switch {
+	case title != "" && (ep.Title == "Network boot" || len(ep.Steps) == 0):
 		ep.Title = title
+	case p == boot && ep.Title == "Attestation":
+		ep.Title = "Boot"
 	}
-	t.reached = max(t.reached, p)
+	t.reached, t.booted = max(t.reached, p), t.booted || p == boot
 	ep.Ended = e.At
 	addTo(ep, e, p, failed)
 }
@@ -128,9 +131,23 @@ func (t *teller) isNew(kind string, p phase, ask string) bool {
 	case p == install:
 		return t.reached >= restart
 	case p == boot:
-		return t.reached == boot || t.reached == outcome || t.reached == health
+		return t.booted || t.reached == outcome
 	case p == attest:
 		return t.reached == outcome
+	}
+	return false
+}
+
+// isAside says whether an event belongs to no phase here: it is late, from
+// the boot before, or what follows an outcome.
+func (t *teller) isAside(kind string, p phase) bool {
+	switch p {
+	case net:
+		return kind == "dhcp.ack" && t.reached > enrolment
+	case restart:
+		return t.reached == outcome
+	case health:
+		return t.reached < boot || t.reached == outcome
 	}
 	return false
 }
@@ -141,6 +158,8 @@ func beginning(p phase) string {
 		return "Network boot"
 	case install:
 		return "Installation"
+	case attest:
+		return "Attestation"
 	}
 	return "Boot"
 }
@@ -165,7 +184,7 @@ func addTo(ep *api.Episode, e fleet.Event, p phase, failed bool) {
 	switch {
 	case failed:
 		s.State = "failed"
-	case e.Kind == "health.passed" || e.Kind == "attest.accepted" || p == outcome || p == aside:
+	case e.Kind == "health.passed" || e.Kind == "attest.accepted" || p == outcome || p == aside, p == boot && strings.Contains(e.Message, "(good)"):
 		if s.State != "failed" || p == health || p == attest {
 			s.State = "done"
 		}

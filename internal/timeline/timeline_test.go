@@ -86,10 +86,42 @@ func TestEpisodes(t *testing.T) {
 			attest.accepted: by boot path disk`, []string{installed,
 			"Rollout [fell back]: note=done install=done restart=done attest=done boot=done health=failed outcome=failed",
 			"Boot [running]: boot=done attest=done"}},
+		{"fall back in the order of the demo's third scene", firstBoot + trial + confirmed + `
+			rollout.node-started: asked to run demo 3
+			install.started: image d38a into slot B
+			slot.armed: slot B
+			node.rebooting: slot B is armed
+			dhcp.ack: nodeagent has 10.77.0.179
+			attest.accepted: runs demo 3
+			health.failed: check "workload"
+			node.booted: slot B (trying), demo 3
+			node.trial-failing: check workload
+			slot.condemned: slot B
+			node.rebooting: health check "workload" failed
+			node.slot-bad: slot B: trying -> bad
+			image.banned: image d38a
+			rollout.node-failed: health check
+			dhcp.ack: nodeagent has 10.77.0.179
+			attest.accepted: runs demo 2
+			node.booted: slot A (good), demo 2`, []string{installed,
+			"Rollout [fell back]: note=done install=done restart=done attest=done health=failed boot=done outcome=failed",
+			"Boot [running]: attest=done boot=done"}},
+		{"a hang in early boot, and health of the boot before", firstBoot + trial + confirmed + `
+			rollout.node-started: asked to run demo 4
+			install.started: image cbaa into slot B
+			health.passed: whole soak
+			slot.armed: slot B
+			node.rebooting: slot B is armed
+			attest.accepted: runs demo 2
+			node.booted: slot A (good), demo 2
+			node.slot-bad: slot B: armed -> bad
+			image.banned: ran out of trial boots
+			health.passed: whole soak`, []string{installed,
+			"Rollout [fell back]: note=done install=done restart=done attest=done boot=done outcome=failed"}},
 		{"refused attestation", firstBoot + "\nattest.refused: PCR 4", []string{
 			"Installation [failed]: net=done enrol=done note=done install=done restart=done attest=failed"}},
 		{"operator's flip", "slot.flip: A -> B\nslot.armed: slot B\nnode.rebooting: armed\nnode.booted: slot B (good)", []string{
-			"Slot flip [running]: note=done restart=done boot=active"}},
+			"Slot flip [running]: note=done restart=done boot=done"}},
 		{"installation that is refused", firstBoot + trial + confirmed + "\nnode.reimage: with demo 2\ninstall.started: image f490 into slot B\ninstall.refused: signature", []string{
 			installed, "Reinstallation [failed]: note=done install=failed"}},
 	} {
