@@ -59,7 +59,7 @@ type NodeRequest struct {
 	Image  string   `json:"image,omitempty"` // unban, reimage: digest, its first digits, or "name version"
 	Reason string   `json:"reason,omitempty"`
 	Domain *string  `json:"domain,omitempty"` // domain: failure domain, "" for none
-	Retry  bool     `json:"retry,omitempty"` // reimage: although the image is banned on the node
+	Retry  bool     `json:"retry,omitempty"`  // reimage: although the image is banned on the node
 }
 
 // FlipRequest asks nodes to boot their other confirmed slot.
