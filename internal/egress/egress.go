@@ -128,7 +128,7 @@ func accept(a recipe.EgressRule) []string {
 	for _, v := range []struct {
 		match, icmp string
 		is          func(netip.Addr) bool
-	}{{"ip", "ip protocol icmp", netip.Addr.Is4}, {"ip6", "meta l4proto ipv6-icmp", netip.Addr.Is6}} {
+	}{{"ip", "ip protocol icmp", netip.Addr.Is4}, {"ip6", "meta l4proto icmpv6", netip.Addr.Is6}} {
 		var to []string
 		for _, s := range a.To {
 			if p, err := recipe.ParsePrefix(s); err == nil && v.is(p.Addr()) && !slices.Contains(to, p.String()) {

@@ -29,7 +29,7 @@ func TestRules(t *testing.T) {
 		`ip6 daddr { fd00:9::/64 } tcp dport { 8443, 443 } accept comment "server"`,
 		`ip daddr { 192.0.2.0/24 } udp dport { 123 } accept comment "time"`,
 		`ip daddr { 10.9.0.0/24 } ip protocol icmp accept comment "ping"`,
-		`ip6 daddr { fd00:9::1/128 } meta l4proto ipv6-icmp accept comment "ping"`,
+		`ip6 daddr { fd00:9::1/128 } meta l4proto icmpv6 accept comment "ping"`,
 	} {
 		if !strings.Contains(got, want) {
 			t.Errorf("the rules lack %q:\n%s", want, got)
