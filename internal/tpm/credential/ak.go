@@ -16,6 +16,7 @@ import (
 	"crypto/elliptic"
 	"errors"
 	"fmt"
+	"sync"
 
 	"github.com/google/go-tpm/tpm2"
 )
@@ -38,7 +39,38 @@ type AK struct {
 // requires what makes its signatures worth something: an ECDSA P-256 key with
 // SHA-256 that is restricted (it signs only what the TPM made itself), was
 // born in the TPM and cannot leave it.
+//
+// A key that was acceptable is remembered, since the same nodes attest again
+// and again: the result is shared and must not be changed.
 func ParseAK(b []byte) (*AK, error) {
+	known.Lock()
+	ak := known.aks[string(b)]
+	known.Unlock()
+	if ak != nil {
+		return ak, nil
+	}
+	ak, err := parseAK(b)
+	if err != nil {
+		return nil, err
+	}
+	known.Lock()
+	defer known.Unlock()
+	if len(known.aks) >= maxKnown {
+		clear(known.aks)
+	}
+	known.aks[string(b)] = ak
+	return ak, nil
+}
+
+// maxKnown bounds how many keys are remembered, about a kilobyte each.
+const maxKnown = 16384
+
+var known = struct {
+	sync.Mutex
+	aks map[string]*AK // by TPM2B_PUBLIC
+}{aks: map[string]*AK{}}
+
+func parseAK(b []byte) (*AK, error) {
 	pub, err := parsePublic(b)
 	if err != nil {
 		return nil, fmt.Errorf("attestation key: %w", err)

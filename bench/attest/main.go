@@ -1,0 +1,281 @@
+// Command attest measures what verifying one attestation costs: with Turnout,
+// and with go-attestation on the same inputs in the same run. It is a module
+// of its own, so that go-attestation is no dependency of Turnout.
+//
+// Inputs are real event logs (the test data of go-attestation and go-eventlog,
+// and Turnout's own), each with a quote that a software key signs over the
+// values that the log leads to. One verification is: the quote's signature,
+// nonce, selection and values; the log, parsed; its replay held against every
+// quoted value. Turnout also judges what it read against a manifest, which
+// go-attestation has no part in.
+//
+//	cd bench/attest && go run . [-for 2s]
+package main
+
+import (
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/go-attestation/attest"
+	"github.com/google/go-tpm/tpm2"
+
+	"github.com/turnout-project/turnout/internal/fleet"
+	"github.com/turnout-project/turnout/internal/manifest"
+	"github.com/turnout-project/turnout/internal/tpm/eventlog"
+	"github.com/turnout-project/turnout/internal/tpm/judge"
+	"github.com/turnout-project/turnout/internal/tpm/quote"
+)
+
+func main() {
+	each := flag.Duration("for", time.Second, "time per log and verifier")
+	flag.Parse()
+	testing.Init()
+	if err := flag.Set("test.benchtime", each.String()); err != nil {
+		fail(err)
+	}
+	runtime.GOMAXPROCS(1) // figures are per core
+	s, err := newSigner()
+	if err != nil {
+		fail(err)
+	}
+	files, err := logs()
+	if err != nil {
+		fail(err)
+	}
+	fmt.Printf("%-44s %6s %12s %12s %6s %10s %10s\n", "log", "KB", "turnout/s", "go-attest/s", "ratio", "B/verif.", "B/go-att.")
+	product, n := 1.0, 0
+	for _, f := range files {
+		in, err := s.input(f)
+		if err != nil {
+			fmt.Printf("%-44s left out: %v\n", filepath.Base(f), err)
+			continue
+		}
+		ours, theirs := measure(in.turnout), measure(in.goAttestation)
+		ratio := rate(ours) / rate(theirs)
+		product, n = product*ratio, n+1
+		fmt.Printf("%-44s %6.1f %12.0f %12.0f %6.1f %10d %10d\n", filepath.Base(f), float64(len(in.log))/1000,
+			rate(ours), rate(theirs), ratio, ours.AllocedBytesPerOp(), theirs.AllocedBytesPerOp())
+	}
+	if n == 0 {
+		fail(fmt.Errorf("no log could be used"))
+	}
+	fmt.Printf("geometric mean of the ratio: %.2f over %d logs\n", root(product, n), n)
+}
+
+func fail(err error) {
+	fmt.Fprintln(os.Stderr, "attest:", err)
+	os.Exit(1)
+}
+
+func measure(verify func() error) testing.BenchmarkResult {
+	return testing.Benchmark(func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			if err := verify(); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+}
+
+func rate(r testing.BenchmarkResult) float64 {
+	if r.T <= 0 {
+		fail(fmt.Errorf("a verifier refused its input"))
+	}
+	return float64(r.N) / r.T.Seconds()
+}
+
+// root is the n-th root, by bisection.
+func root(x float64, n int) float64 {
+	lo, hi := 0.0, max(x, 1)
+	for range 200 {
+		mid, p := (lo+hi)/2, 1.0
+		for range n {
+			p *= mid
+		}
+		if p < x {
+			lo = mid
+		} else {
+			hi = mid
+		}
+	}
+	return lo
+}
+
+// logs finds the event logs of more than 14 KB with a SHA-256 bank.
+func logs() ([]string, error) {
+	var out []string
+	for module, glob := range map[string]string{
+		"github.com/google/go-eventlog@v0.0.2":    "testdata/eventlogs/tpm/*.bin",
+		"github.com/google/go-attestation@v0.6.4": "attest/testdata/*eventlog",
+	} {
+		b, err := exec.Command("go", "mod", "download", "-json", module).Output()
+		var m struct{ Dir string }
+		if err != nil || json.Unmarshal(b, &m) != nil {
+			return nil, fmt.Errorf("fetching %s: %w", module, err)
+		}
+		found, err := filepath.Glob(filepath.Join(m.Dir, glob))
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, found...)
+	}
+	slices.Sort(out)
+	return out, nil
+}
+
+// signer stands for a TPM: it signs quotes over whatever PCR values it is told.
+type signer struct {
+	key *ecdsa.PrivateKey
+	ak  []byte // TPM2B_PUBLIC
+}
+
+func newSigner() (*signer, error) {
+	k, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, err
+	}
+	raw, err := k.PublicKey.Bytes()
+	if err != nil {
+		return nil, err
+	}
+	pub := tpm2.TPMTPublic{
+		Type: tpm2.TPMAlgECC, NameAlg: tpm2.TPMAlgSHA256,
+		ObjectAttributes: tpm2.TPMAObject{FixedTPM: true, FixedParent: true, SensitiveDataOrigin: true, UserWithAuth: true, Restricted: true, SignEncrypt: true},
+		Parameters: tpm2.NewTPMUPublicParms(tpm2.TPMAlgECC, &tpm2.TPMSECCParms{
+			Scheme:  tpm2.TPMTECCScheme{Scheme: tpm2.TPMAlgECDSA, Details: tpm2.NewTPMUAsymScheme(tpm2.TPMAlgECDSA, &tpm2.TPMSSigSchemeECDSA{HashAlg: tpm2.TPMAlgSHA256})},
+			CurveID: tpm2.TPMECCNistP256,
+		}),
+		Unique: tpm2.NewTPMUPublicID(tpm2.TPMAlgECC, &tpm2.TPMSECCPoint{X: tpm2.TPM2BECCParameter{Buffer: raw[1:33]}, Y: tpm2.TPM2BECCParameter{Buffer: raw[33:]}}),
+	}
+	return &signer{key: k, ak: tpm2.Marshal(tpm2.New2B(pub))}, nil
+}
+
+// input is one attestation.
+type input struct {
+	ak, nonce, quote, sig, log []byte
+	pcrs                       map[int][]byte
+	theirs                     *attest.AKPublic // parsed once: Turnout remembers keys too
+}
+
+func (s *signer) input(file string) (*input, error) {
+	raw, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	log, err := eventlog.Parse(raw)
+	if err != nil {
+		return nil, err
+	}
+	if !log.Has("sha256") || len(raw) < 14000 {
+		return nil, fmt.Errorf("no SHA-256 bank, or only %d bytes", len(raw))
+	}
+	in := &input{ak: s.ak, nonce: make([]byte, 32), log: raw, pcrs: map[int][]byte{}}
+	rand.Read(in.nonce) //nolint:errcheck // never fails
+	replayed := log.Replay("sha256")
+	for _, p := range judge.Selection {
+		in.pcrs[p] = make([]byte, 32)
+		if v := replayed[p]; v != nil {
+			in.pcrs[p] = v
+		}
+	}
+	// A boot without a UKI: PCR 11 is what the phase leads to from nothing.
+	for _, w := range []string{"enter-initrd", "leave-initrd"} {
+		in.pcrs[11] = eventlog.Extend("sha256", in.pcrs[11], eventlog.Hash("sha256", []byte(w)))
+	}
+	in.quote, in.sig, err = s.sign(in)
+	if err != nil {
+		return nil, err
+	}
+	if in.theirs, err = attest.ParseAKPublic(in.ak[2:]); err != nil {
+		return nil, err
+	}
+	if err := in.turnout(); err != nil {
+		return nil, err
+	}
+	if err := in.goAttestation(); err != nil {
+		return nil, fmt.Errorf("go-attestation: %w", err)
+	}
+	return in, nil
+}
+
+// sign makes a TPMS_ATTEST over the values, and a TPMT_SIGNATURE.
+func (s *signer) sign(in *input) (attested, sig []byte, err error) {
+	be := binary.BigEndian
+	sized := func(b []byte) []byte { return append(be.AppendUint16(nil, uint16(len(b))), b...) }
+	h, bits := sha256.New(), make([]byte, 3)
+	for _, p := range judge.Selection {
+		h.Write(in.pcrs[p])
+		bits[p/8] |= 1 << (p % 8)
+	}
+	b := be.AppendUint16(be.AppendUint32(nil, 0xff544347), 0x8018)
+	b = append(b, sized(append([]byte{0, 0x0b}, make([]byte, 32)...))...) // qualified signer: a name
+	b = append(b, sized(in.nonce)...)
+	b = be.AppendUint64(b, 1000)
+	b = be.AppendUint32(be.AppendUint32(b, 5), 0)
+	b = be.AppendUint64(append(b, 1), 1)
+	b = append(be.AppendUint16(be.AppendUint32(b, 1), 0x000b), 3)
+	b = append(b, bits...)
+	b = append(b, sized(h.Sum(nil))...)
+	sum := sha256.Sum256(b)
+	r, x, err := ecdsa.Sign(rand.Reader, s.key, sum[:])
+	if err != nil {
+		return nil, nil, err
+	}
+	sig = be.AppendUint16(be.AppendUint16(nil, 0x0018), 0x000b)
+	sig = append(sig, sized(r.Bytes())...)
+	return b, append(sig, sized(x.Bytes())...), nil
+}
+
+// empty is a manifest that no machine fits: the judgement reads everything,
+// and refuses.
+var empty = &manifest.Manifest{}
+
+// turnout verifies with Turnout. That the log replays is told by the absence
+// of any finding that it does not.
+func (in *input) turnout() error {
+	a, err := quote.Verify(quote.Expect{AK: in.ak, Nonce: in.nonce, Bank: "sha256", PCRs: judge.Selection}, in.quote, in.sig, in.pcrs)
+	if err != nil {
+		return err
+	}
+	v := judge.Judge(judge.Input{Manifest: empty, Path: "disk", Stage: fleet.StageSystem, Bank: "sha256", PCRs: a.PCRs, Log: in.log})
+	for _, f := range v.Findings {
+		switch f.Kind {
+		case judge.KindReplay, judge.KindTruncated, judge.KindNoLog, judge.KindLogBank, judge.KindEmptyBank:
+			return fmt.Errorf("%s: %s", f.Kind, f.Detail)
+		}
+	}
+	return nil
+}
+
+// goAttestation verifies with go-attestation.
+func (in *input) goAttestation() error {
+	var pcrs []attest.PCR
+	for _, p := range judge.Selection {
+		pcrs = append(pcrs, attest.PCR{Index: p, Digest: in.pcrs[p], DigestAlg: crypto.SHA256})
+	}
+	if err := in.theirs.Verify(attest.Quote{Quote: in.quote, Signature: in.sig}, pcrs, in.nonce); err != nil {
+		return err
+	}
+	log, err := attest.ParseEventLog(in.log)
+	if err != nil {
+		return err
+	}
+	// PCR 11 went on after the log; go-attestation has no notion of that.
+	_, err = log.Verify(slices.DeleteFunc(pcrs, func(p attest.PCR) bool { return p.Index == 11 }))
+	return err
+}
