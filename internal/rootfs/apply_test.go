@@ -308,6 +308,9 @@ func TestExcludeModules(t *testing.T) {
 		"/lib/firmware/shared.bin":          "",
 		"/lib/firmware/nobody.bin":          "",
 	}))
+	if err := b.pruneFirmware(t.Context()); err != nil {
+		t.Fatal(err)
+	}
 	if err := b.apply(t.Context()); err != nil {
 		t.Fatal(err)
 	}
