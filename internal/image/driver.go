@@ -126,6 +126,19 @@ func moduleSources(f *lock.File) []string {
 	return names
 }
 
+// checkModules refuses an image whose driver nobody could load.
+func (b *build) checkModules(modulesDir string) error {
+	if b.Recipe.Driver.Family == "" {
+		return nil
+	}
+	err := kmod.CheckDepends(modulesDir)
+	var missing *kmod.MissingError
+	if errors.As(err, &missing) {
+		return b.Recipe.Errorf("kernel.exclude_modules", "keep it: an entry that begins with \"!\", such as \"!drivers/gpu/drm/drm.ko\", overrules the prefixes", "%v", missing)
+	}
+	return err
+}
+
 // pruneGSP removes the GSP firmware that no board of the recipe loads, and
 // says what that was.
 func (b *build) pruneGSP(root string) error {

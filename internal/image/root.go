@@ -117,6 +117,9 @@ func (b *build) makeRoot(ctx context.Context, dir string) error {
 	if err := b.pruneGSP(res.Dir); err != nil {
 		return err
 	}
+	if err := b.checkModules(res.ModulesDir); err != nil {
+		return err
+	}
 	if res.KernelRelease != release {
 		return fmt.Errorf("root file system: kernel %s, but package %s holds %s", res.KernelRelease, kernel.Name, release)
 	}

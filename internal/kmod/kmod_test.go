@@ -311,6 +311,50 @@ func TestKey(t *testing.T) {
 	}
 }
 
+// A driver whose image lacks a module of the kernel would be found on the
+// node only.
+func TestCheckDepends(t *testing.T) {
+	nvidia := module(t, "name=nvidia", "depends=drm", vermagic(release))
+	uvm := module(t, "name=nvidia_uvm", "depends=nvidia", vermagic(release))
+	drm := module(t, "name=drm", "depends=i2c-core,quirks", vermagic(release))
+	quirks := module(t, "name=quirks", "depends=", vermagic(release))
+	signed := append(bytes.Clone(nvidia), signature...)
+	const updates = "updates/dkms/nvidia-current-open"
+	for _, tt := range []struct {
+		name  string
+		files map[string][]byte
+		want  string
+	}{
+		{"whole", map[string][]byte{updates + ".ko": signed, updates + "-uvm.ko": uvm, "kernel/drm.ko": drm, "kernel/quirks.ko": quirks}, ""},
+		{"without drm", map[string][]byte{updates + ".ko": nvidia}, "kernel module nvidia_current_open cannot be loaded: the image has no module drm"},
+		{"the module's own dependency is without", map[string][]byte{updates + "-uvm.ko": uvm, updates + ".ko": nvidia, "kernel/drm.ko": drm}, "the image has no module quirks, which drm depends on"},
+		{"without its sibling", map[string][]byte{updates + "-uvm.ko": uvm}, "the image has no module nvidia"},
+		{"no driver", map[string][]byte{"kernel/drm.ko": drm}, ""},
+	} {
+		dir := t.TempDir()
+		dep := ""
+		for name, data := range tt.files {
+			if err := os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(filepath.Join(dir, name), data, 0o644); err != nil {
+				t.Fatal(err)
+			}
+			dep += name + ":\n"
+		}
+		for name, text := range map[string]string{"modules.dep": dep, "modules.builtin": "kernel/drivers/i2c/i2c-core.ko\n"} {
+			if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		err := CheckDepends(dir)
+		var missing *MissingError
+		if (err == nil) != (tt.want == "") || err != nil && (!errors.As(err, &missing) || !strings.Contains(err.Error(), tt.want)) {
+			t.Errorf("%s: CheckDepends = %v, want %q", tt.name, err, tt.want)
+		}
+	}
+}
+
 func TestBuildRefuses(t *testing.T) {
 	for name, s := range map[string]Spec{
 		"nothing":      {},

@@ -31,10 +31,20 @@ const signature = "~Module signature appended~\n"
 // maxModule bounds what a compressed module may become, in bytes.
 const maxModule = 512 << 20
 
-// Read looks into a module; file is its name, for the suffix and for errors.
-// A module that is compressed is not so any more afterwards: what is packed
-// and signed is the module itself.
+// Read looks into a module that was just compiled, and refuses one that is
+// signed; file is its name, for the suffix and for errors. A module that is
+// compressed is not so any more afterwards: what is packed and signed is the
+// module itself.
 func Read(file string, data []byte) (Module, error) {
+	m, err := inspect(file, data)
+	if err == nil && bytes.HasSuffix(m.data, []byte(signature)) {
+		return m, fmt.Errorf("module %s is signed, by a key that the build root made up", file)
+	}
+	return m, err
+}
+
+// inspect looks into any module.
+func inspect(file string, data []byte) (Module, error) {
 	plain := data
 	if bare, ok := strings.CutSuffix(file, ".xz"); ok {
 		r, err := xz.NewReader(bytes.NewReader(data))
@@ -71,9 +81,6 @@ func Read(file string, data []byte) (Module, error) {
 		case "depends":
 			m.Depends = strings.FieldsFunc(value, func(r rune) bool { return r == ',' })
 		}
-	}
-	if bytes.HasSuffix(plain, []byte(signature)) {
-		return m, fmt.Errorf("module %s is signed, by a key that the build root made up", file)
 	}
 	return m, nil
 }

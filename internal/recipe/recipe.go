@@ -72,7 +72,8 @@ type Kernel struct {
 	Version string   `yaml:"version"` // exact package version; "" takes what the archive has and the lock pins it
 	Cmdline []string `yaml:"cmdline"` // added to what every image gets
 	// ExcludeModules are path prefixes below /lib/modules/<release>/kernel/
-	// left out of the image ("sound/", "drivers/media/"), firmware included.
+	// left out of the image ("sound/", "drivers/media/"), firmware included;
+	// "!drivers/gpu/drm/drm.ko" keeps what another prefix would leave out.
 	ExcludeModules []string `yaml:"exclude_modules"`
 }
 

@@ -60,7 +60,7 @@ var (
 	pinRule       = newRule(`[0-9][0-9A-Za-z.+:~-]*\*?`, `a Debian version, or the start of one and "*" for a series`)
 	exactRule     = newRule(`[0-9][0-9A-Za-z.+:~-]*`, `an exact Debian version`)
 	cmdlineRule   = newRule(`[!-~]+`, `one kernel parameter without spaces`)
-	prefixRule    = newRule(`[A-Za-z0-9_][A-Za-z0-9_./-]*`, `a path below the kernel's module folder such as "drivers/media/"`)
+	prefixRule    = newRule(`!?[A-Za-z0-9_][A-Za-z0-9_./-]*`, `a path below the kernel's module folder such as "drivers/media/", or "!" and a path to be kept`)
 	modeRule      = newRule(`[0-7]{3,4}`, `an octal mode such as "0644"`)
 	ownerRule     = newRule(`[a-z_][a-z0-9_-]*:[a-z_][a-z0-9_-]*`, `"user:group"`)
 	unitRule      = newRule(`[A-Za-z0-9:_.\\@-]+\.(service|socket|timer|target|path|mount|automount|swap|slice)`, `a systemd unit with its suffix such as "fstrim.timer"`)

@@ -24,13 +24,22 @@ import (
 // firmware they would have asked for.
 type moduleFilter struct {
 	prefixes []string // below /usr/lib/modules/<release>/kernel/
+	kept     []string // prefixes that overrule them
 	mu       sync.Mutex
 	firmware map[string]bool // names and patterns that excluded modules ask for
 	count    int
 }
 
 func newModuleFilter(prefixes []string) *moduleFilter {
-	return &moduleFilter{prefixes: prefixes, firmware: map[string]bool{}}
+	f := &moduleFilter{firmware: map[string]bool{}}
+	for _, p := range prefixes {
+		if keep, ok := strings.CutPrefix(p, "!"); ok {
+			f.kept = append(f.kept, keep)
+		} else {
+			f.prefixes = append(f.prefixes, p)
+		}
+	}
+	return f
 }
 
 // excludes reports whether the file of that name in the tree is left out.
@@ -40,7 +49,8 @@ func (f *moduleFilter) excludes(name string) bool {
 		return false
 	}
 	_, rest, ok = strings.Cut(rest, "/kernel/")
-	return ok && slices.ContainsFunc(f.prefixes, func(p string) bool { return strings.HasPrefix(rest, p) })
+	starts := func(p string) bool { return strings.HasPrefix(rest, p) }
+	return ok && slices.ContainsFunc(f.prefixes, starts) && !slices.ContainsFunc(f.kept, starts)
 }
 
 // maxModule bounds what is read of one kernel module.
