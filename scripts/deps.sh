@@ -9,7 +9,7 @@ qemu-system-x86 qemu-utils ovmf swtpm swtpm-tools
 iproute2 nftables udev kmod mount util-linux fdisk gdisk dosfstools mtools e2fsprogs
 squashfs-tools xz-utils zstd cpio binutils
 cryptsetup-bin systemd-boot-efi tpm2-tools sbsigntool
-apt dpkg debian-archive-keyring gpg gpgv gnupg dnsmasq-base busybox udhcpc
+apt dpkg debian-archive-keyring gpg gpgv gnupg dnsmasq-base busybox-static
 chromium chromium-driver
 qemu-system-arm qemu-efi-aarch64 tcpdump
 "

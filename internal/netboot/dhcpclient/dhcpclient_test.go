@@ -66,10 +66,12 @@ func play(t *testing.T, h *wiretest.Host, cmd string) (dhcpclient.Lease, error) 
 	}
 	c := h.Command(exe)
 	c.Env = append(os.Environ(), envNode+"="+cmd)
+	var errOut bytes.Buffer
+	c.Stderr = &errOut
 	out, err := c.Output()
 	var l dhcpclient.Lease
 	if err != nil {
-		return l, errors.New(strings.TrimSpace(string(out)))
+		return l, fmt.Errorf("%w: %s%s", err, bytes.TrimSpace(out), &errOut)
 	}
 	if err := json.Unmarshal(bytes.TrimSpace(out), &l); err != nil {
 		t.Fatalf("%v: %s", err, out)

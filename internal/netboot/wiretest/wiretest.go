@@ -5,6 +5,7 @@
 package wiretest
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -155,11 +156,13 @@ func (h *Host) Command(args ...string) *exec.Cmd {
 // Run runs a command in the host to its end and returns what it printed.
 func (h *Host) Run(args ...string) string {
 	h.t.Helper()
-	out, err := h.Command(args...).CombinedOutput()
-	if err != nil {
-		h.t.Fatalf("%s: %v\n%s", strings.Join(args, " "), err, out)
+	var out, errOut bytes.Buffer
+	cmd := h.Command(args...)
+	cmd.Stdout, cmd.Stderr = &out, &errOut
+	if err := cmd.Run(); err != nil {
+		h.t.Fatalf("%s: %v\n%s%s", strings.Join(args, " "), err, &out, &errOut)
 	}
-	return string(out)
+	return out.String()
 }
 
 // Do runs f inside the host's namespace: sockets that it opens stay there. f
