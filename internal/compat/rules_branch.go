@@ -113,7 +113,11 @@ func (c *checker) circumstances(r KnownBad) string {
 		s += " on " + list(r.Boards)
 	}
 	if r.KernelFrom != "" || len(r.Kernels) > 0 {
-		s += " with Linux " + c.in.kernelVersion()
+		kernel := c.in.Kernel.Version
+		if kernel == "" {
+			kernel = c.in.Kernel.Release
+		}
+		s += " with Linux " + kernel
 	}
 	return s
 }
