@@ -50,6 +50,10 @@ func real(t *testing.T) (*lock.File, *cas.Store) {
 		t.Fatal(err)
 	}
 	f, err := apt.Resolve(t.Context(), r, apt.Options{CacheDir: filepath.Join(dir, "apt")})
+	var gone *recipe.Error
+	if errors.As(err, &gone) {
+		t.Skipf("the archive no longer has what the recipe pins: %v", err)
+	}
 	if err != nil {
 		skip(err)
 	}
