@@ -82,10 +82,10 @@ func (b *build) withModules(ctx context.Context, release string) (packages, erro
 		Progress: st.update,
 	}
 	if b.Boot != nil {
-		spec.Sign, spec.Signer = b.Boot.SignModule, b.Boot.ID()
+		spec.Sign = b.Boot.SignModule
 	}
 	key := "imgbuild modules " + spec.Key()
-	deb, hit := b.lookup(key)
+	modules, hit := b.lookup(key)
 	if hit {
 		b.Progress.Note("%-24s from the store: driver, kernel and compiler are unchanged", "kernel modules")
 	} else {
@@ -93,15 +93,19 @@ func (b *build) withModules(ctx context.Context, release string) (packages, erro
 			return ps, err
 		}
 		var err error
-		deb, err = b.keep(key, "modules.deb", func(path string) error { return kmod.Build(ctx, spec, path) })
+		modules, err = b.keep(key, "modules", func(path string) error { return kmod.Compile(ctx, spec, path) })
 		st.end()
 		if err != nil {
 			return ps, err
 		}
 	}
+	deb := b.work.path("modules.deb")
+	if err := kmod.Pack(spec, modules, deb); err != nil {
+		return ps, err
+	}
 	extra, err := spec.Describe(deb)
 	if err != nil {
-		return ps, fmt.Errorf("kernel modules in the store: %w; build with --no-cache", err)
+		return ps, err
 	}
 	ps.list = append(slices.Clone(ps.list), extra)
 	slices.SortFunc(ps.list, func(x, y lock.Package) int { return strings.Compare(x.Name, y.Name) })

@@ -89,9 +89,9 @@ DEST_MODULE_LOCATION[0]="/updates/dkms"
 	return p
 }
 
-// TestBuild compiles small sources for the pinned kernel, in the very root
+// TestCompile compiles small sources for the pinned kernel, in the very root
 // that NVIDIA's are compiled in.
-func TestBuild(t *testing.T) {
+func TestCompile(t *testing.T) {
 	f, store := real(t)
 	build := func(source string) ([]byte, error) {
 		path := hello(source).Write(t)
@@ -112,11 +112,15 @@ func TestBuild(t *testing.T) {
 				return store.Path(sum)
 			},
 		}
-		out := filepath.Join(t.TempDir(), "modules.deb")
-		if err := Build(t.Context(), s, out); err != nil {
-			if _, statErr := os.Stat(out); !errors.Is(statErr, os.ErrNotExist) {
-				t.Errorf("a package is left beside the error: %v", statErr)
+		dir := filepath.Join(t.TempDir(), "modules")
+		if err := Compile(t.Context(), s, dir); err != nil {
+			if _, statErr := os.Stat(dir); !errors.Is(statErr, os.ErrNotExist) {
+				t.Errorf("a folder is left beside the error: %v", statErr)
 			}
+			return nil, err
+		}
+		out := dir + ".deb"
+		if err := Pack(s, dir, out); err != nil {
 			return nil, err
 		}
 		return os.ReadFile(out)
@@ -142,7 +146,7 @@ func TestBuild(t *testing.T) {
 	_, err = build("int broken(void) { return pci_resize_resource(1); }\n")
 	var ce *CompileError
 	if !errors.As(err, &ce) || !strings.HasPrefix(ce.First, "hello.c:4:") || ce.Kernel != strings.TrimPrefix(f.Kernel, "linux-image-") {
-		t.Fatalf("Build of broken sources = %v, want a CompileError at hello.c:4", err)
+		t.Fatalf("Compile of broken sources = %v, want a CompileError at hello.c:4", err)
 	}
 	if log, err := os.ReadFile(ce.Log); err != nil || !bytes.Contains(log, []byte("pci_resize_resource")) {
 		t.Errorf("the kept log is %d bytes, %v", len(log), err)

@@ -42,10 +42,8 @@ type Spec struct {
 	// Modules are the ones to be packed, by NVIDIA's names ("nvidia-uvm").
 	// nil packs all that the sources build.
 	Modules []string
-	// Sign appends a signature to a module, by the key that Signer names. nil
-	// leaves modules unsigned.
+	// Sign appends a signature to a module. nil leaves modules unsigned.
 	Sign            func(module []byte) ([]byte, error)
-	Signer          string // names the key, for Key
 	SourceDateEpoch int64
 	WorkDir         string // of this build alone; what is left there can be removed
 	LogPath         string // the compiler's output is kept here if it fails; "" keeps it in WorkDir
@@ -69,25 +67,25 @@ func (s *Spec) Version() (string, error) {
 // ErrSpec is wrapped by errors of a Spec that cannot be.
 var ErrSpec = errors.New("cannot compile this driver")
 
-// Key names the result by everything it is made from.
+// Key names what Compile makes by everything it is made from: not by Modules
+// and Sign, which choose and sign afterwards.
 func (s *Spec) Key() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s\nkernel %s\narchitecture %s\ndriver %s\nmodules %s\nsources %s\nsigner %s\nepoch %d\n",
-		Format, s.Kernel, s.Architecture, s.Driver, strings.Join(slices.Sorted(slices.Values(s.Modules)), " "), strings.Join(s.Sources, " "), s.Signer, s.SourceDateEpoch)
+	fmt.Fprintf(&b, "%s\nkernel %s\narchitecture %s\ndriver %s\nsources %s\nepoch %d\n",
+		Format, s.Kernel, s.Architecture, s.Driver, strings.Join(s.Sources, " "), s.SourceDateEpoch)
 	for _, p := range s.Packages {
 		fmt.Fprintf(&b, "%s %s %s\n", p.Name, p.Version, p.SHA256)
 	}
 	return b.String()
 }
 
-// Build compiles the modules and writes the package to the file out. On
-// error nothing is at out.
-func Build(ctx context.Context, s Spec, out string) error {
+// Compile compiles the modules, all that the sources have, into the new
+// folder dir. On error there is no dir.
+func Compile(ctx context.Context, s Spec, dir string) error {
 	if err := s.fill(); err != nil {
 		return err
 	}
-	version, err := s.Version()
-	if err != nil {
+	if _, err := s.Version(); err != nil {
 		return err
 	}
 	root, err := s.root(ctx)
@@ -100,6 +98,36 @@ func Build(ctx context.Context, s Spec, out string) error {
 		return err
 	}
 	modules, err := s.verify(files)
+	if err != nil {
+		return err
+	}
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		return err
+	}
+	for _, m := range modules {
+		if err := os.WriteFile(filepath.Join(dir, m.File), m.data, 0o644); err != nil {
+			return errors.Join(err, os.RemoveAll(dir))
+		}
+	}
+	return nil
+}
+
+// Pack writes the package of the modules that Compile left in dir to the file
+// out: those of Modules, signed by Sign. On error nothing is at out.
+func Pack(s Spec, dir, out string) error {
+	version, err := s.Version()
+	if err != nil {
+		return err
+	}
+	files, err := filepath.Glob(filepath.Join(dir, "*.ko"))
+	if err != nil {
+		return err
+	}
+	all, err := s.verify(files)
+	if err != nil {
+		return err
+	}
+	modules, err := s.choose(all)
 	if err != nil {
 		return err
 	}

@@ -139,6 +139,9 @@ func TestVerify(t *testing.T) {
 		s := spec
 		s.Modules = tt.wanted
 		got, err := s.verify(write(t, tt.modules))
+		if err == nil {
+			got, err = s.choose(got)
+		}
 		if (err == nil) != (tt.err == "") || err != nil && !strings.Contains(err.Error(), tt.err) {
 			t.Errorf("%s: verify = %v; want %q", tt.name, err, tt.err)
 			continue
@@ -149,6 +152,40 @@ func TestVerify(t *testing.T) {
 		}
 		if d := cmp.Diff(tt.want, files); d != "" {
 			t.Errorf("%s: packed files (-want +got):\n%s", tt.name, d)
+		}
+	}
+}
+
+// What is packed is what is asked for, from a folder of everything.
+func TestPackChooses(t *testing.T) {
+	dir := t.TempDir()
+	for name, data := range map[string][]byte{
+		"nvidia-current.ko": module(t, "version=1.0", "name=nvidia", vermagic(release)), "nvidia-current-drm.ko": module(t, "version=1.0", "name=nvidia_drm", vermagic(release)),
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), data, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s := Spec{Kernel: release, Architecture: "amd64", Driver: "1.0", Sources: []string{"a"}, Packages: []lock.Package{{Name: "a", Version: "1.0-1"}}, Modules: []string{"nvidia"}}
+	out := filepath.Join(t.TempDir(), "x.deb")
+	if err := Pack(s, dir, out); err != nil {
+		t.Fatal(err)
+	}
+	b, err := os.ReadFile(out)
+	if err != nil || !bytes.Contains(b, []byte("dkms/nvidia-current.ko")) || bytes.Contains(b, []byte("nvidia-current-drm.ko")) {
+		t.Errorf("the package holds other modules than nvidia (%v)", err)
+	}
+	for name, change := range map[string]func(*Spec){
+		"a module that is not there": func(s *Spec) { s.Modules = []string{"nvidia-uvm"} }, "another driver": func(s *Spec) { s.Driver = "1.1" },
+		"a key that fails": func(s *Spec) { s.Sign = func([]byte) ([]byte, error) { return nil, errors.New("no token") } },
+	} {
+		s, out := s, filepath.Join(t.TempDir(), "x.deb")
+		change(&s)
+		if err := Pack(s, dir, out); err == nil {
+			t.Errorf("%s: Pack succeeded", name)
+		}
+		if _, err := os.Stat(out); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("%s: something was written: %v", name, err)
 		}
 	}
 }
@@ -295,8 +332,7 @@ func TestKey(t *testing.T) {
 	s := base()
 	key := s.Key()
 	for name, change := range map[string]func(*Spec){
-		"kernel": func(s *Spec) { s.Kernel = "6" }, "driver": func(s *Spec) { s.Driver = "2" }, "modules": func(s *Spec) { s.Modules = []string{"a"} },
-		"compiler": func(s *Spec) { s.Packages[0].SHA256 = "y" }, "signer": func(s *Spec) { s.Signer = "k" }, "date": func(s *Spec) { s.SourceDateEpoch = 1 }, "architecture": func(s *Spec) { s.Architecture = "arm64" },
+		"kernel": func(s *Spec) { s.Kernel = "6" }, "driver": func(s *Spec) { s.Driver = "2" }, "compiler": func(s *Spec) { s.Packages[0].SHA256 = "y" }, "date": func(s *Spec) { s.SourceDateEpoch = 1 }, "architecture": func(s *Spec) { s.Architecture = "arm64" },
 	} {
 		s := base()
 		change(&s)
@@ -305,9 +341,9 @@ func TestKey(t *testing.T) {
 		}
 	}
 	s = base()
-	s.WorkDir, s.LogPath = "elsewhere", "log"
+	s.WorkDir, s.LogPath, s.Modules = "elsewhere", "log", []string{"nvidia"}
 	if s.Key() != key {
-		t.Error("another folder gives another key")
+		t.Error("another folder or choice of modules gives another key")
 	}
 }
 
@@ -355,15 +391,15 @@ func TestCheckDepends(t *testing.T) {
 	}
 }
 
-func TestBuildRefuses(t *testing.T) {
+func TestCompileRefuses(t *testing.T) {
 	for name, s := range map[string]Spec{
 		"nothing":      {},
 		"no sources":   {Kernel: release, Driver: "1", Architecture: "amd64", WorkDir: t.TempDir(), Sources: []string{"a"}},
 		"architecture": {Kernel: release, Driver: "1", Architecture: "sparc", WorkDir: t.TempDir()},
 	} {
-		out := filepath.Join(t.TempDir(), "x.deb")
-		if err := Build(t.Context(), s, out); !errors.Is(err, ErrSpec) {
-			t.Errorf("%s: Build = %v, want %v", name, err, ErrSpec)
+		out := filepath.Join(t.TempDir(), "modules")
+		if err := Compile(t.Context(), s, out); !errors.Is(err, ErrSpec) {
+			t.Errorf("%s: Compile = %v, want %v", name, err, ErrSpec)
 		}
 		if _, err := os.Stat(out); !errors.Is(err, os.ErrNotExist) {
 			t.Errorf("%s: something was written: %v", name, err)

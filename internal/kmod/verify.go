@@ -85,8 +85,8 @@ func inspect(file string, data []byte) (Module, error) {
 	return m, nil
 }
 
-// verify reads the modules, refuses those that are not what the recipe pins,
-// and returns the ones to be packed.
+// verify reads the modules and refuses those that are not what the recipe
+// pins.
 func (s *Spec) verify(files []string) ([]Module, error) {
 	var all []Module
 	for _, name := range files {
@@ -106,7 +106,10 @@ func (s *Spec) verify(files []string) ([]Module, error) {
 		}
 		all = append(all, m)
 	}
-	return s.choose(all)
+	if len(all) == 0 {
+		return nil, fmt.Errorf("driver %s has no kernel module", s.Driver)
+	}
+	return all, nil
 }
 
 // sign signs the modules that are to be packed.
