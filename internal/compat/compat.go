@@ -54,9 +54,8 @@ type Input struct {
 	Locked        bool
 	CDMM          string            // "on", "off", "" unset
 	NVReg         map[string]string // options of the nvidia module
-	IMEXChannels  int
-	ModulesLoad   []string // kernel modules that the image loads at boot by name
-	InitrdModules []string // and that its initrd loads
+	ModulesLoad   []string          // kernel modules that the image loads at boot by name
+	InitrdModules []string          // and that its initrd loads
 	Kubernetes    bool
 	VGPU          VGPU
 }

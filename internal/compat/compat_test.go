@@ -65,6 +65,7 @@ func TestRules(t *testing.T) {
 		{"T4 on R620", "arch-branch", "", "", func(in *Input) { in.Boards, in.Driver = []string{"t4"}, Driver{"open", 620, ""} }},
 
 		{"open modules for V100", "arch-flavour", Error, "set driver.flavour: proprietary", func(in *Input) { in.Boards = []string{"v100-pcie"} }},
+		{"open modules before there were any", "arch-flavour", Error, "R470 has no open kernel modules", func(in *Input) { in.Boards, in.Driver = []string{"t4"}, Driver{"open", 470, "470.256.02"} }},
 		{"proprietary modules for B200", "arch-flavour", Error, "set driver.flavour: open", func(in *Input) { in.Boards, in.Driver.Flavour = []string{"b200"}, "proprietary" }},
 		{"proprietary modules for GH200", "arch-flavour", Error, "Grace Hopper needs the open ones", func(in *Input) { in.Boards, in.Driver.Flavour = []string{"gh200-96gb"}, "proprietary" }},
 		{"proprietary modules for H100", "arch-flavour", "", "", func(in *Input) { in.Boards, in.Driver.Flavour = []string{"h100-pcie-80gb"}, "proprietary" }},

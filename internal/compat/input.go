@@ -19,7 +19,7 @@ func FromRecipe(t *Tables, r *recipe.Recipe, f *lock.File, now time.Time) Input 
 		Now: now, Architecture: r.Architecture,
 		Kernel: Kernel{Release: strings.TrimPrefix(r.Kernel.Package, "linux-image-"), Version: sourceVersion(r.Kernel.Version)},
 		Boards: r.GPU.Boards, Platform: r.GPU.Platform, Count: r.GPU.Count, CUDA: r.GPU.CUDA,
-		CDMM: r.GPU.CDMM, NVReg: r.GPU.NVReg, IMEXChannels: r.GPU.IMEX.Channels,
+		CDMM: r.GPU.CDMM, NVReg: r.GPU.NVReg,
 		ModulesLoad: modulesLoad(t, r), InitrdModules: r.Boot.Modules,
 		Kubernetes: r.GPU.DevicePlugin.Strategy != "",
 		VGPU:       VGPU{Role: r.GPU.VGPU.Role, Peers: r.GPU.VGPU.Peers},

@@ -70,6 +70,9 @@ func (c *checker) archFlavour() {
 	if d.Branch == 0 {
 		return
 	}
+	if first, ok := find(c.t.Branches, func(b Branch) bool { return b.FirstOpen }); ok && d.Flavour == "open" && d.Branch < first.Branch {
+		c.add(Error, "driver.flavour", first.Source, fmt.Sprintf("take R%d or later, or driver.flavour: proprietary", first.Branch), "R%d has no open kernel modules", d.Branch)
+	}
 	c.archs(func(b Board, a Architecture) {
 		switch {
 		case d.Flavour == "open" && a.Open == "impossible":
