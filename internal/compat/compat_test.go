@@ -311,6 +311,9 @@ branches:
 			t.Errorf("R535 until 2027-06-15 still gives %+v", f)
 		}
 	}
+	if len(Default().Branches) != n {
+		t.Error("rows laid over one set of tables are in others")
+	}
 	for name, text := range map[string]string{
 		"unknown key":   "version: 1\nbrnches: []\n",
 		"no version":    "branches: []\n",
@@ -364,4 +367,16 @@ func TestDocumentation(t *testing.T) {
 			t.Errorf("docs/compat.md does not explain %s", n)
 		}
 	}
+}
+
+// Whoever gives tables of his own gets an error or tables that can be used.
+func FuzzLay(f *testing.F) {
+	f.Add([]byte("version: 1\nbranches: [{branch: 535, eol: [{date: 2026-06}]}]\n"))
+	f.Add([]byte("version: 1\nboards: [{board: l40s, arch: x, pci: [z], nvswitch_at: 1}]\nplatforms: [{platform: p, boards: [l40s], needs: [imex]}]\n"))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		tables := Default()
+		if tables.Lay("fuzz", b) == nil {
+			Check(tables, node(nil)) // must not panic
+		}
+	})
 }

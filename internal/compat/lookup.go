@@ -113,6 +113,9 @@ func (t *Tables) GSPImages(boards []string) (images []string, known bool) {
 func (t *Tables) validate() error {
 	for i := range t.Packages {
 		r := &t.Packages[i]
+		if r.re != nil {
+			continue
+		}
 		var err error
 		if r.re, err = regexp.Compile("^(?:" + r.Match + ")$"); err != nil {
 			return fmt.Errorf("package %q: %w", r.Match, err)

@@ -9,6 +9,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"gopkg.in/yaml.v3"
@@ -207,9 +208,18 @@ type file struct {
 	DriverSets    []DriverSet       `yaml:"driver_sets"`
 }
 
-// Default returns the tables this program was built with. Each call makes new
-// ones.
+// Default returns the tables this program was built with. They are the
+// caller's own: laying rows over them changes nobody else's.
 func Default() *Tables {
+	t := *embedded()
+	t.Architectures, t.KernelFloors, t.Boards = slices.Clone(t.Architectures), slices.Clone(t.KernelFloors), slices.Clone(t.Boards)
+	t.Platforms, t.Branches, t.Families = slices.Clone(t.Platforms), slices.Clone(t.Branches), slices.Clone(t.Families)
+	t.Toolkits, t.KnownBad, t.MIG = slices.Clone(t.Toolkits), slices.Clone(t.KnownBad), slices.Clone(t.MIG)
+	t.Packages, t.DriverSets = slices.Clone(t.Packages), slices.Clone(t.DriverSets)
+	return &t
+}
+
+var embedded = sync.OnceValue(func() *Tables {
 	t := &Tables{}
 	names, err := fs.Glob(dataFS, "data/*.yaml")
 	for _, name := range names {
@@ -225,7 +235,7 @@ func Default() *Tables {
 		panic(err) // a test loads them
 	}
 	return t
-}
+})
 
 // Lay lays the rows of a file over t: a row about the same thing (a branch, a
 // board, …) takes the place of the old one, the others stay.

@@ -237,6 +237,7 @@ func TestRepositoryRecipes(t *testing.T) {
 
 func FuzzLoad(f *testing.F) {
 	f.Add([]byte(minimal))
+	f.Add([]byte(gpuNode))
 	f.Add([]byte("a: &a [*a]\n"))
 	f.Add([]byte("<<: {a: b}\n"))
 	f.Add([]byte("? [a]\n: b\n"))

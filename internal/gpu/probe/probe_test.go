@@ -268,3 +268,13 @@ func TestKnown(t *testing.T) {
 		}
 	}
 }
+
+func FuzzParseList(f *testing.F) {
+	f.Add(mixedList)
+	f.Add("GPU 99999999999999999999: x (UUID: y)\n  MIG 1g.5gb Device 0: (UUID: z)\n")
+	f.Fuzz(func(t *testing.T, out string) {
+		if gpus, err := parseList(out); (err == nil) != (len(gpus) > 0) {
+			t.Errorf("parseList(%q) = %v, %v", out, gpus, err)
+		}
+	})
+}
