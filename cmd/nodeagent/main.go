@@ -17,6 +17,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/turnout-project/turnout/cmd/internal/man"
 	"github.com/turnout-project/turnout/internal/buildinfo"
 	"github.com/turnout-project/turnout/internal/node/boot"
 )
@@ -91,7 +92,7 @@ As /init of an initrd the same program starts a slot or installs the machine.
 	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return usageError{fmt.Errorf("%w; see `%s --help`", err, cmd.CommandPath())}
 	})
-	cmd.AddCommand(newRunCommand(), newStatusCommand(), newHealthCommand(), newGPUCommand(), newVersionCommand())
+	cmd.AddCommand(newRunCommand(), newStatusCommand(), newHealthCommand(), newGPUCommand(), newVersionCommand(), man.Command())
 	return cmd
 }
 

@@ -12,6 +12,8 @@ import (
 	_ "time/tzdata" // windows name time zones, whatever the host knows of them
 
 	"github.com/spf13/cobra"
+
+	"github.com/turnout-project/turnout/cmd/internal/man"
 )
 
 func main() {
@@ -63,7 +65,7 @@ func newRootCommand() *cobra.Command {
 		newInitCommand(), newServeCommand(g), newCheckConfigCommand(g),
 		newNodeCommand(g), newReimageCommand(g), newSlotCommand(g), newVerdictCommand(g),
 		newPoolCommand(g), newBaselineCommand(g), newImageCommand(g), newRolloutCommand(g), newEventsCommand(g), newVersionCommand(g),
-		newBackupCommand(g), newRestoreCommand(g),
+		newBackupCommand(g), newRestoreCommand(g), man.Command(),
 	)
 	return cmd
 }
