@@ -176,7 +176,10 @@ func restore(ctx context.Context, c *config.Config, from string, force bool) err
 	if err := os.Rename(filepath.Join(dir, backupState), c.StateFile()); err != nil { // last: until then nothing is half restored that starts
 		return fmt.Errorf("restore: %w", err)
 	}
-	return noteRestored(ctx, c.StateFile(), from)
+	if err := noteRestored(ctx, c.StateFile(), from); err != nil {
+		return err
+	}
+	return keepOwner(c.DataDir)
 }
 
 // unpack takes the files that a backup has, and nothing else, out of it.

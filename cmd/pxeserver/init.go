@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -20,6 +21,8 @@ type initOptions struct {
 	c         config.Config
 	imageKeys []string
 	ekRoots   []string
+	dataDir   string
+	ask       bool
 }
 
 func newInitCommand() *cobra.Command {
@@ -35,7 +38,11 @@ func newInitCommand() *cobra.Command {
   tokens           who may operate: name, role, hash of the token
 
 A folder that has a pxeserver.yaml is left alone. A CA or token that is there
-already is kept.
+already is kept. Without --address, on a terminal, it asks.
+
+Under /etc the data folder is /var/lib/turnout. Where the user turnout exists
+(the Debian package makes it), it gets the data folder, for the server of the
+unit pxeserver.service.
 ` + exitCodes,
 		Example: "  pxeserver init --dir /etc/turnout --address 10.77.0.1 --subnet 10.77.0.0/24 --interface rack0 --image-key keys/image.pub",
 		Args:    noArgs,
@@ -43,6 +50,8 @@ already is kept.
 	}
 	f := cmd.Flags()
 	f.StringVar(&o.dir, "dir", ".", "folder to write to")
+	f.StringVar(&o.dataDir, "data-dir", "", "folder for fleet state, images and the CA's key (default: data in --dir; /var/lib/turnout where --dir is under /etc)")
+	f.BoolVar(&o.ask, "ask", false, "ask for what flags do not say")
 	f.StringVar(&o.c.Address, "address", "", "IPv4 address under which nodes reach this server (needed)")
 	f.StringVar(&o.c.Interface, "interface", "", "network interface for DHCP; none: all with an address in the subnet")
 	f.StringVar(&o.c.DHCP.Mode, "dhcp", "server", "server, proxy (beside another DHCP server) or off")
@@ -62,6 +71,11 @@ func runInit(cmd *cobra.Command, o *initOptions) error {
 	if _, err := os.Stat(file); err == nil {
 		return refusedf("%s exists; nothing was changed\n  edit it, or choose another --dir", file)
 	}
+	if wantsQuestions(cmd, o) {
+		if err := askInit(cmd, o); err != nil {
+			return err
+		}
+	}
 	if _, err := netip.ParseAddr(o.c.Address); err != nil {
 		return usagef(cmd, "--address %q: want the IPv4 address under which nodes reach this server", o.c.Address)
 	}
@@ -72,6 +86,9 @@ func runInit(cmd *cobra.Command, o *initOptions) error {
 	if o.c.EKRoots, err = absolute(o.ekRoots); err != nil {
 		return err
 	}
+	if o.c.DataDir, err = dataDir(o); err != nil {
+		return err
+	}
 	text, err := config.Write(&o.c)
 	if err != nil {
 		return err
@@ -80,7 +97,7 @@ func runInit(cmd *cobra.Command, o *initOptions) error {
 	if err != nil {
 		return usagef(cmd, "%v", err)
 	}
-	if err := os.MkdirAll(c.DataDir, 0o700); err != nil {
+	if err := errors.Join(os.MkdirAll(c.DataDir, 0o700), os.MkdirAll(o.dir, 0o755)); err != nil {
 		return err
 	}
 	if err := errors.Join(makeCA(c), makeToken(c)); err != nil {
@@ -89,8 +106,32 @@ func runInit(cmd *cobra.Command, o *initOptions) error {
 	if err := create(file, text, 0o644); err != nil {
 		return err
 	}
-	fmt.Fprintf(cmd.OutOrStdout(), "wrote %s\nbuild images with:  imgbuild build … --server-ca %s\nstart the server:   pxeserver serve --config %s\n", file, c.CAFile(), file)
+	given, err := giveToService(c)
+	if err != nil {
+		return err
+	}
+	start := "pxeserver serve --config " + file
+	if given && file == "/etc/turnout/pxeserver.yaml" {
+		start = "systemctl enable --now pxeserver"
+	}
+	fmt.Fprintf(cmd.OutOrStdout(), "wrote %s\nbuild images with:  imgbuild build … --server-ca %s\nstart the server:   %s\n", file, c.CAFile(), start)
 	return nil
+}
+
+// dataDir is where the state goes: what was said, else "data" beside the
+// configuration, but for one in /etc, where state has no place.
+func dataDir(o *initOptions) (string, error) {
+	if o.dataDir != "" {
+		return filepath.Abs(o.dataDir)
+	}
+	dir, err := filepath.Abs(o.dir)
+	if err != nil {
+		return "", err
+	}
+	if strings.HasPrefix(dir, "/etc/") {
+		return "/var/lib/turnout", nil
+	}
+	return o.c.DataDir, nil
 }
 
 func absolute(files []string) ([]string, error) {
