@@ -37,6 +37,13 @@ func TestMain(m *testing.M) {
 func node(cmd string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
+	if name, ok := strings.CutPrefix(cmd, "survey "); ok {
+		found, err := dhcpclient.Survey(ctx, name, 5*time.Second)
+		if err != nil {
+			return err
+		}
+		return json.NewEncoder(os.Stdout).Encode(found)
+	}
 	var l dhcpclient.Lease
 	var err error
 	switch name, rest, _ := strings.Cut(cmd, " "); name {
@@ -60,6 +67,14 @@ func node(cmd string) error {
 // play runs the node's side in h.
 func play(t *testing.T, h *wiretest.Host, cmd string) (dhcpclient.Lease, error) {
 	t.Helper()
+	var l dhcpclient.Lease
+	err := playInto(t, h, cmd, &l)
+	return l, err
+}
+
+// playInto is play for a command that prints something else.
+func playInto(t *testing.T, h *wiretest.Host, cmd string, v any) error {
+	t.Helper()
 	exe, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
@@ -69,14 +84,13 @@ func play(t *testing.T, h *wiretest.Host, cmd string) (dhcpclient.Lease, error) 
 	var errOut bytes.Buffer
 	c.Stderr = &errOut
 	out, err := c.Output()
-	var l dhcpclient.Lease
 	if err != nil {
-		return l, fmt.Errorf("%w: %s%s", err, bytes.TrimSpace(out), &errOut)
+		return fmt.Errorf("%w: %s%s", err, bytes.TrimSpace(out), &errOut)
 	}
-	if err := json.Unmarshal(bytes.TrimSpace(out), &l); err != nil {
+	if err := json.Unmarshal(bytes.TrimSpace(out), v); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	return l, nil
+	return nil
 }
 
 func must(t *testing.T, h *wiretest.Host, cmd string) dhcpclient.Lease {
@@ -219,11 +233,18 @@ func TestAcquireBesideProxy(t *testing.T) {
 	other.Run("ip", "addr", "add", "10.77.0.5/24", "dev", "eth0")
 	dir := t.TempDir()
 	cmd := other.Command("dnsmasq", "--keep-in-foreground", "--conf-file=/dev/null", "--port=0", "--user=root", "--pid-file="+dir+"/pid",
-		"--dhcp-leasefile="+dir+"/leases", "--dhcp-range=10.77.0.200,10.77.0.220", "--dhcp-authoritative")
+		"--dhcp-leasefile="+dir+"/leases", "--dhcp-range=10.77.0.200,10.77.0.220", "--dhcp-authoritative", "--dhcp-boot=other.efi")
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+	var found []dhcpclient.Answer
+	if err := playInto(t, h, "survey eth0", &found); err != nil {
+		t.Fatal(err)
+	}
+	if len(found) == 0 || found[0].Server.String() != "10.77.0.5" || !found[0].Address.IsValid() || found[0].BootFile != "other.efi" {
+		t.Errorf("survey: %+v; want an address and other.efi of 10.77.0.5", found)
+	}
 	l := must(t, h, "acquire eth0")
 	if l.ServerURL != api || l.Server.String() != "10.77.0.5" || !netip.MustParsePrefix("10.77.0.192/26").Contains(l.IP()) {
 		t.Errorf("lease %+v; want the other server's address and our URL", l)
