@@ -51,6 +51,10 @@ type Reader interface {
 	Leases(ctx context.Context) ([]Lease, error) // by IP as text
 
 	Baselines(ctx context.Context) ([]*fleet.Baseline, error) // by ID
+
+	Record(ctx context.Context, kind, key string) (*Record, error)
+	// Records lists those of a kind with from <= key < to, by key; "" is no bound.
+	Records(ctx context.Context, kind, from, to string) ([]Record, error)
 }
 
 // Tx reads and writes inside one transaction and sees its own writes.
@@ -62,7 +66,7 @@ type Tx interface {
 	CreateNode(ctx context.Context, n *fleet.Node) error
 	// PutNode replaces a node that exists (ErrNotFound, ErrConflict).
 	PutNode(ctx context.Context, n *fleet.Node) error
-	// DeleteNode also forgets the node's enrolment and tickets.
+	// DeleteNode also forgets the node's enrolment, tickets and records.
 	DeleteNode(ctx context.Context, name string) error
 
 	PutPool(ctx context.Context, p *fleet.Pool) error
@@ -99,6 +103,10 @@ type Tx interface {
 	PutBaseline(ctx context.Context, b *fleet.Baseline) error
 	// DeleteBaseline forgets a baseline (ErrNotFound).
 	DeleteBaseline(ctx context.Context, id string) error
+
+	PutRecord(ctx context.Context, r Record) error
+	// DeleteRecord forgets a record (ErrNotFound).
+	DeleteRecord(ctx context.Context, kind, key string) error
 }
 
 // Store keeps fleet state. Safe for concurrent use.

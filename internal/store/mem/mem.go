@@ -197,9 +197,18 @@ func (t *tx) DeleteNode(ctx context.Context, name string) error {
 	t.set("node", name, nil)
 	t.set("enrolment", name, nil)
 	tickets, err := list[store.Ticket](t, "ticket")
+	if err != nil {
+		return err
+	}
 	for _, k := range tickets {
 		if k.Node == name {
 			t.set("ticket", k.Kind+" "+k.Key, nil)
+		}
+	}
+	records, err := list[store.Record](t, "record")
+	for _, r := range records {
+		if r.Node == name {
+			t.set("record", r.Kind+"\x00"+r.Key, nil)
 		}
 	}
 	return err

@@ -195,6 +195,9 @@ func (t tx) DeleteNode(ctx context.Context, name string) error {
 	if _, err := t.exec(ctx, "DELETE FROM ticket WHERE node = ?", name); err != nil {
 		return fmt.Errorf("removing node %q: %w", name, err)
 	}
+	if _, err := t.exec(ctx, "DELETE FROM record WHERE node = ? AND node <> ''", name); err != nil {
+		return fmt.Errorf("removing node %q: %w", name, err)
+	}
 	hits, err := t.exec(ctx, "DELETE FROM node WHERE name = ?", name) // MACs and enrolment follow
 	if err == nil && hits == 0 {
 		return store.NotFound("node", name)

@@ -45,6 +45,7 @@ func (s Suite) Run(t *testing.T) {
 		{"image removal", imageRemoval},
 		{"rollouts", rollouts},
 		{"baselines", baselines},
+		{"records", records},
 		{"events", events},
 		{"events are pruned", pruning},
 		{"heartbeats without news", seen},
