@@ -65,7 +65,7 @@ func newRootCommand() *cobra.Command {
 		newInitCommand(), newServeCommand(g), newCheckConfigCommand(g),
 		newNodeCommand(g), newReimageCommand(g), newSlotCommand(g), newVerdictCommand(g),
 		newPoolCommand(g), newBaselineCommand(g), newImageCommand(g), newRolloutCommand(g), newEventsCommand(g), newVersionCommand(g),
-		newBackupCommand(g), newRestoreCommand(g), newDoctorCommand(g), man.Command(),
+		newBackupCommand(g), newRestoreCommand(g), newDoctorCommand(g), newTopCommand(g), man.Command(),
 	)
 	return cmd
 }

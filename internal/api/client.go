@@ -139,6 +139,11 @@ func (c *Client) Rollouts(ctx context.Context) ([]fleet.Rollout, error) {
 	return get[[]fleet.Rollout](ctx, c, PathRollouts)
 }
 
+// RolloutSummaries lists all rollouts without their nodes, oldest first.
+func (c *Client) RolloutSummaries(ctx context.Context) ([]RolloutSummary, error) {
+	return get[[]RolloutSummary](ctx, c, PathRollouts+"?summary=1")
+}
+
 // Rollout returns one rollout.
 func (c *Client) Rollout(ctx context.Context, id string) (*fleet.Rollout, error) {
 	return get[*fleet.Rollout](ctx, c, PathRollouts+"/"+url.PathEscape(id))
