@@ -10,7 +10,7 @@ PROGRAMS = imgbuild pxeserver nodeagent
 export CGO_ENABLED = 0
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build demo test unit machine lint clean
+.PHONY: help deps build demo test unit machine lint clean release test-packages
 
 help: ## say what can be made
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -39,3 +39,9 @@ lint: ## golangci-lint, the version that is pinned here
 
 clean: ## remove what was built; downloaded packages stay in .cache
 	rm -rf bin out
+
+release: ## programs, Debian packages, bill of materials and checksums in dist/ (RELEASE_KEY=… signs them)
+	packaging/release.sh
+
+test-packages: ## install, upgrade and purge the Debian packages in a clean Debian root
+	packaging/twice.sh
