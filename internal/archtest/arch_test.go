@@ -61,6 +61,7 @@ func TestLibraryHomes(t *testing.T) {
 		"github.com/vishvananda/netlink": {"internal/netboot"},
 
 		"github.com/prometheus/client_golang": {"internal/metrics"},
+		"github.com/stmcginnis/gofish":        {"internal/bmc"},
 	}
 	used := map[string]bool{}
 	for _, p := range packages(t) {

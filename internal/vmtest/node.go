@@ -34,6 +34,8 @@ type Node struct {
 	done  chan struct{} // closed when qemu has ended
 	swtpm *exec.Cmd
 	qmp   *qmpLog
+
+	networkOnce bool // the next start tries the network before the disk
 }
 
 // AddNode makes a node with a blank disk, fresh NVRAM and a new TPM whose EK
@@ -145,7 +147,7 @@ func (n *Node) PowerOn() error {
 		logged, _ := os.ReadFile(filepath.Join(n.dir, "qemu.log"))
 		return errors.Join(fmt.Errorf("virtual node %q: %w: %s", n.Name, err, tail(string(logged), 400)), n.powerOff())
 	}
-	return nil
+	return n.endOverride()
 }
 
 func (n *Node) arguments(qmpPath string) []string {
@@ -156,6 +158,10 @@ func (n *Node) arguments(qmpPath string) []string {
 	cpu := "max"
 	if strings.HasPrefix(accel, "kvm") {
 		cpu = "host"
+	}
+	network := "2"
+	if n.networkOnce {
+		network = "0"
 	}
 	return []string{
 		"-name", n.Name, "-uuid", n.uuid(), "-machine", "q35", "-accel", accel, "-cpu", cpu,
@@ -168,7 +174,7 @@ func (n *Node) arguments(qmpPath string) []string {
 		"-drive", "if=none,id=disk,format=raw,discard=unmap,file=" + n.Disk(),
 		"-device", "virtio-blk-pci,drive=disk,serial=" + n.Name + ",bootindex=1",
 		"-netdev", "tap,id=net,ifname=" + n.tap() + ",script=no,downscript=no",
-		"-device", "virtio-net-pci,netdev=net,mac=" + n.MAC + ",romfile=,bootindex=2",
+		"-device", "virtio-net-pci,netdev=net,mac=" + n.MAC + ",id=nic,romfile=,bootindex=" + network,
 		"-device", "virtio-rng-pci",
 		"-device", "i6300esb", "-action", "watchdog=reset",
 		"-chardev", "file,id=serial,append=on,path=" + n.Serial(), "-serial", "chardev:serial",

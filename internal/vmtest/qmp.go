@@ -16,6 +16,7 @@ type qmpLog struct {
 	mu       sync.Mutex
 	resets   int
 	watchdog int
+	conn     net.Conn // of the running QEMU
 }
 
 func (q *qmpLog) counts() (resets, watchdog int) {
@@ -49,6 +50,9 @@ func followQMP(path string, ended <-chan struct{}, prev *qmpLog) (*qmpLog, error
 	if _, err := conn.Write([]byte(`{"execute":"qmp_capabilities"}` + "\n")); err != nil {
 		return q, err
 	}
+	q.mu.Lock()
+	q.conn = conn
+	q.mu.Unlock()
 	go func() {
 		defer conn.Close()
 		lines := bufio.NewScanner(conn)
