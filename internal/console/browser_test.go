@@ -109,6 +109,7 @@ func (b *browser) flip(l *lab) {
 func (b *browser) nodePage(l *lab) {
 	b.open(l.url + "/console/nodes/r1-n07")
 	b.sees("PCR 4, event 9")
+	b.until("a GPU that is slower than the others", "[...document.querySelectorAll('td.num b')].map((e) => e.innerText).join() === '1,410 ≠'")
 	b.size(1440, 1500, "dark")
 	b.shot("node-refused-dark")
 	b.size(390, 2200, "light")

@@ -6,6 +6,7 @@ import { statuses, statusOf, detail } from "./status.js";
 import { ask, toast } from "./dialog.js";
 import { eventRow } from "./events.js";
 import { drawTimeline } from "./timeline.js";
+import { drawGauges } from "./gauges.js";
 
 export async function show(main, { arg: name, go }) {
   const path = "/v1/nodes/" + encodeURIComponent(name);
@@ -41,7 +42,7 @@ export async function show(main, { arg: name, go }) {
       node.failure && h("p.notice.bad", null, icon("fail"), " Last failure, ", ago(node.failure.at), ", image ", imageLink(node.failure.image, label(node.failure.image)), ": ", node.failure.check ? "check " + node.failure.check + ": " : "", node.failure.detail),
       slots(), wanted(),
       h("section", null, h("h2", null, "What happened"), drawTimeline(episodes, opened)),
-      verdict(), health(), bans(), about(), recent());
+      verdict(), health(), drawGauges(node.reported?.metrics), bans(), about(), recent());
     if (focus) main.querySelector(`[data-act="${focus}"]`)?.focus({ preventScroll: true });
   }
 
