@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/turnout-project/turnout/internal/api"
+	"github.com/turnout-project/turnout/internal/bmc"
 	"github.com/turnout-project/turnout/internal/console"
 	"github.com/turnout-project/turnout/internal/fleet"
 	"github.com/turnout-project/turnout/internal/metrics"
@@ -33,7 +34,9 @@ type Options struct {
 
 	AttestEvery time.Duration // how often nodes attest again; 0: once per boot
 	AttestAlarm time.Duration // age of a node's verification that is told; 0: none
-	Baseline    string        // BaselineOff ("" too), BaselineWarn, BaselineEnforce
+	BMC         *bmc.Keys     // seals the passwords of BMCs; nil: there can be none
+
+	Baseline string // BaselineOff ("" too), BaselineWarn, BaselineEnforce
 
 	Version string           // for people
 	Now     func() time.Time // nil: time.Now
@@ -84,6 +87,8 @@ type Server struct {
 	moods  map[string]*mood      // by node, see moods.go
 	booted map[string]bootTold   // by MAC and kind, see watch.go
 	boots  chan bootLine
+
+	bmcTurns turns
 
 	metrics *metrics.Metrics
 }
@@ -207,6 +212,7 @@ func (s *Server) mux() *mux {
 	view(api.PathWatch, s.stream)
 	view(api.PathNodes+"/{node}/timeline", s.timeline)
 	view(api.PathImageList+"/{digest}", s.showImage)
+	s.recoveryRoutes(m)
 	m.HandleFunc("GET "+api.PathOpenAPI, s.answer(s.openAPI))
 
 	m.Handle(console.Path, s.console)

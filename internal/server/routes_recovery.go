@@ -1,0 +1,44 @@
+package server
+
+import (
+	"net/http"
+
+	"github.com/turnout-project/turnout/internal/api"
+	"github.com/turnout-project/turnout/internal/fleet"
+)
+
+// recoveryRoutes registers what has to do with BMCs and recovery.
+func (s *Server) recoveryRoutes(m *mux) {
+	node := api.PathNodes + "/{node}/bmc"
+	as := func(role Role, pattern string, h operatorHandler) { m.HandleFunc(pattern, s.asOperator(role, h)) }
+	as(RoleViewer, "GET "+api.PathBMCs, s.listBMCs)
+	as(RoleViewer, "GET "+node, s.showBMC)
+	as(RoleAdmin, "PUT "+node, s.setBMC)
+	as(RoleAdmin, "DELETE "+node, s.removeBMC)
+	as(RoleViewer, "GET "+node+"/power", askBMC(s, bmcPower))
+	as(RoleOperator, "POST "+node+"/power", s.setPower)
+	as(RoleOperator, "POST "+node+"/boot", s.bootOnce)
+	as(RoleViewer, "GET "+node+"/machine", askBMC(s, bmcMachine))
+	as(RoleViewer, "GET "+node+"/firmware", askBMC(s, bmcFirmware))
+	as(RoleViewer, "GET "+node+"/sensors", askBMC(s, bmcSensors))
+	as(RoleAdmin, "POST "+node+"/update", s.updateFirmware)
+	as(RoleViewer, "GET "+node+"/task", askBMC(s, bmcTask))
+}
+
+var recoveryOperations = []operation{
+	{"GET " + api.PathBMCs, "How the BMCs of nodes are reached", "viewer", nil, nil, []api.BMC{}, ""},
+	{"GET " + api.PathNodes + "/{node}/bmc", "How a node's BMC is reached", "viewer", nil, nil, api.BMC{}, ""},
+	{"PUT " + api.PathNodes + "/{node}/bmc", "Say how a node's BMC is reached", "admin", nil, api.BMCRequest{}, api.BMC{}, ""},
+	{"DELETE " + api.PathNodes + "/{node}/bmc", "Forget a node's BMC and its password", "admin", nil, nil, nil, ""},
+	{"GET " + api.PathNodes + "/{node}/bmc/power", "State of a node's power", "viewer", nil, nil, api.Power{}, ""},
+	{"POST " + api.PathNodes + "/{node}/bmc/power", "Switch a node on or off, or cycle its power", "operator", nil, api.PowerRequest{}, api.Power{}, ""},
+	{"POST " + api.PathNodes + "/{node}/bmc/boot", "Set what a node boots next time, once", "operator", nil, api.BootRequest{}, nil, ""},
+	{"GET " + api.PathNodes + "/{node}/bmc/machine", "What the machine is, in its BMC's words", "viewer", nil, nil, fleet.Machine{}, ""},
+	{"GET " + api.PathNodes + "/{node}/bmc/firmware", "Versions of a node's firmware", "viewer", nil, nil, []fleet.Firmware{}, ""},
+	{"GET " + api.PathNodes + "/{node}/bmc/sensors", "Sensors of a node", "viewer", nil, nil, []fleet.Sensor{}, ""},
+	{"POST " + api.PathNodes + "/{node}/bmc/update", "Have a node's BMC install a firmware file (the body)", "admin", []param{{"name", "string", "name of the file"}, {"target", "string", "Redfish path of firmware to update; may be repeated"}}, nil, fleet.BMCTask{}, ""},
+	{"GET " + api.PathNodes + "/{node}/bmc/task", "How a task of a BMC goes", "viewer", []param{{"path", "string", "as the update named it"}}, nil, fleet.BMCTask{}, ""},
+}
+
+// operatorHandler answers an operator; actor is who it is, for events.
+type operatorHandler = func(w http.ResponseWriter, r *http.Request, actor string) (any, error)
