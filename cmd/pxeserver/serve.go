@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
+	"github.com/turnout-project/turnout/internal/bmc"
 	"github.com/turnout-project/turnout/internal/buildinfo"
 	"github.com/turnout-project/turnout/internal/config"
 	"github.com/turnout-project/turnout/internal/manifest"
@@ -103,6 +104,9 @@ func serve(ctx context.Context, c *config.Config, log *slog.Logger) error {
 	defer st.Close()
 	o.Store, o.Log = st, log
 	if o.Images, err = oci.Create(c.ImageDir()); err != nil {
+		return err
+	}
+	if o.BMC, err = bmc.LoadKeys(c.BMCKeyFile()); err != nil {
 		return err
 	}
 	srv := server.New(*o)

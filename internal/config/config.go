@@ -350,6 +350,9 @@ func (c *Config) CAFile() string { return filepath.Join(filepath.Dir(c.Tokens), 
 // CAKeyFile is the CA's private key.
 func (c *Config) CAKeyFile() string { return filepath.Join(c.DataDir, "ca.key") }
 
+// BMCKeyFile is the key that seals the passwords of BMCs.
+func (c *Config) BMCKeyFile() string { return filepath.Join(c.DataDir, "bmc.key") }
+
 // StateFile is the fleet state.
 func (c *Config) StateFile() string { return filepath.Join(c.DataDir, "fleet.db") }
 
