@@ -1,12 +1,20 @@
 package console_test
 
 import (
+	"crypto/sha256"
+	"fmt"
+	"io"
+	"log"
+	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/turnout-project/turnout/internal/api"
 	"github.com/turnout-project/turnout/internal/fleet"
 	"github.com/turnout-project/turnout/internal/store"
+	"github.com/turnout-project/turnout/internal/vmtest/redfish"
 )
 
 // TestBrowser clicks through the console in a real browser, at all sizes and
@@ -22,6 +30,7 @@ func TestBrowser(t *testing.T) {
 	b.flip(l)
 	b.nodePage(l)
 	l.startRollout(next)
+	b.power(l)
 	b.rolloutPages(l)
 	b.otherPages(l, next, was)
 	b.restart(l)
@@ -104,6 +113,47 @@ func (b *browser) flip(l *lab) {
 	b.keys("dialog input", "replacing a GPU")
 	b.click("dialog button.primary")
 	b.sees("This node is cordoned: replacing a GPU")
+}
+
+// machine is a node's machine, as far as its BMC goes: a switch.
+type machine struct{ on, network atomic.Bool }
+
+func (m *machine) Running() bool       { return m.on.Load() }
+func (m *machine) PowerOn() error      { m.on.Store(true); return nil }
+func (m *machine) PowerOff() error     { m.on.Store(false); return nil }
+func (m *machine) Reset() error        { return nil }
+func (m *machine) Shutdown() error     { m.on.Store(false); return nil }
+func (m *machine) NetworkOnce(is bool) { m.network.Store(is) }
+
+// power switches a machine off, through the server and a real Redfish session.
+func (b *browser) power(l *lab) {
+	m := &machine{}
+	m.on.Store(true)
+	front := redfish.New(m, "root", "s3cret", redfish.Manners{})
+	ts := httptest.NewUnstartedServer(front)
+	ts.Config.ErrorLog = log.New(io.Discard, "", 0)
+	ts.StartTLS()
+	b.t.Cleanup(ts.Close)
+	pin := sha256.Sum256(ts.Certificate().Raw)
+	_, err := l.as("admin").SetBMC(ctx, "r1-n02", api.BMCRequest{URL: ts.URL, User: "root", Password: "s3cret", Pin: fmt.Sprintf("%x", pin)})
+	l.must(err)
+	b.size(1440, 1500, "light")
+	b.open(l.url + "/console/nodes/r1-n02")
+	b.click("[data-act=bmc-power]")
+	b.sees("power on")
+	b.click("[data-act=power-off]")
+	b.keys("dialog input", "smells of smoke")
+	b.click("dialog button.danger")
+	b.sees("power off")
+	b.click("[data-act=bmc-network]")
+	b.click("dialog button.primary")
+	b.sees("The next start is from the network")
+	if enabled, target := front.Boot(); m.on.Load() || enabled != "Once" || target != "Pxe" {
+		b.t.Errorf("machine on: %v, boot override %s %s; want it off, and to boot from the network once", m.on.Load(), enabled, target)
+	}
+	b.click("[data-act=bmc-sensors]")
+	b.until("sensors", "document.querySelector('[aria-label=Sensors] td')")
+	b.shot("node-power")
 }
 
 func (b *browser) nodePage(l *lab) {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/turnout-project/turnout/internal/api"
+	"github.com/turnout-project/turnout/internal/bmc"
 	"github.com/turnout-project/turnout/internal/fleet"
 	"github.com/turnout-project/turnout/internal/lock"
 	"github.com/turnout-project/turnout/internal/manifest"
@@ -29,6 +30,7 @@ type lab struct {
 	url    string
 	o      server.Options
 	tokens map[string]string // by role
+	caPEM  []byte
 	op     *api.Client
 	key    ed25519.PrivateKey
 	ts     *httptest.Server
@@ -52,14 +54,24 @@ func newLab(t *testing.T) *lab {
 		tok, line := server.NewToken(role+"-alice", role)
 		l.tokens[role], lines = tok, append(lines, line...)
 	}
+	keys, err := bmc.NewKeys(make([]byte, 32))
+	l.must(err)
 	tokens, err := server.ParseTokens(lines)
 	l.must(err)
 	l.o = server.Options{Store: mem.New(), Images: images, CA: ca, TPM: &server.Trust{}, Tokens: tokens, ImageKeys: []ed25519.PublicKey{pub},
-		Heartbeat: time.Minute, NodeCert: time.Hour, Version: "test", Now: func() time.Time { return time.Now().Add(l.ahead) }}
+		Heartbeat: time.Minute, NodeCert: time.Hour, BMC: keys, Version: "test", Now: func() time.Time { return time.Now().Add(l.ahead) }}
 	l.start()
-	l.op, err = api.NewClient(l.url, caPEM, l.tokens["operator"])
-	l.must(err)
+	l.caPEM = caPEM
+	l.op = l.as("operator")
 	return l
+}
+
+// as is a client with a role.
+func (l *lab) as(role string) *api.Client {
+	l.t.Helper()
+	c, err := api.NewClient(l.url, l.caPEM, l.tokens[role])
+	l.must(err)
+	return c
 }
 
 // start starts a server on the store, as after a restart.

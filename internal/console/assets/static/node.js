@@ -7,10 +7,12 @@ import { ask, toast } from "./dialog.js";
 import { eventRow } from "./events.js";
 import { drawTimeline } from "./timeline.js";
 import { drawGauges } from "./gauges.js";
+import { openPower } from "./power.js";
 
 export async function show(main, { arg: name, go }) {
   const path = "/v1/nodes/" + encodeURIComponent(name);
   let node, episodes, images, closed = false, due = 0, opened = new Set();
+  const power = openPower(name);
 
   async function load() {
     [node, episodes, images] = await Promise.all([get(path), get(path + "/timeline"), get("/v1/images")]);
@@ -42,7 +44,7 @@ export async function show(main, { arg: name, go }) {
       node.failure && h("p.notice.bad", null, icon("fail"), " Last failure, ", ago(node.failure.at), ", image ", imageLink(node.failure.image, label(node.failure.image)), ": ", node.failure.check ? "check " + node.failure.check + ": " : "", node.failure.detail),
       slots(), wanted(),
       h("section", null, h("h2", null, "What happened"), drawTimeline(episodes, opened)),
-      verdict(), health(), drawGauges(node.reported?.metrics), bans(), about(), recent());
+      verdict(), health(), power.box, drawGauges(node.reported?.metrics), bans(), about(), recent());
     if (focus) main.querySelector(`[data-act="${focus}"]`)?.focus({ preventScroll: true });
   }
 
@@ -181,6 +183,6 @@ export async function show(main, { arg: name, go }) {
     on("events", (list) => { if (list.some((e) => e.node === name)) reload(); }),
     on("rows", (m) => { if (m.whole || m.rows?.some((r) => r.name === name)) reload(); }),
   ];
-  await load();
+  await Promise.all([load(), power.load()]);
   return () => { closed = true; clearTimeout(due); offs.forEach((off) => off()); };
 }
