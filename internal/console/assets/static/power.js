@@ -28,7 +28,7 @@ export function openPower(name) {
   const asked = {
     power: ["power", async () => { show(await get(path + "/power")); return null; }],
     sensors: ["sensors", async () => table("Sensors", ["Sensor", "Kind", "Reading", "Critical at", "Health"], (await get(path + "/sensors")).map((s) => h("tr", null,
-      h("td", null, s.name), h("td", null, s.kind), h("td.num", null, s.reading + " " + (s.unit ?? "")), h("td.num", null, s.critical ?? "–"), h("td", null, s.health || "–"))))],
+      h("td", null, s.name), h("td", null, s.kind), h("td.nowrap", null, s.reading + " " + (s.unit ?? "")), h("td", null, s.critical ?? "–"), h("td", null, s.health || "–"))))],
     firmware: ["firmware", async () => table("Firmware", ["Name", "Version"], (await get(path + "/firmware")).map((f) => h("tr", null, h("td", null, f.name), h("td.mono", null, f.version))))],
   };
 
@@ -54,7 +54,7 @@ export function openPower(name) {
     box.hidden = false;
     fill(box, h("h2", null, "Power and BMC "), h("div.actions.left", null, state,
       button("Ask", "", "viewer", () => tell(...asked.power), "bmc-power"),
-      Object.entries(words).map(([k, [title, , cls]]) => button(title + "…", cls, "operator", () => act(k), "power-" + k)),
+      Object.entries(words).map(([k, [title]]) => button(title + "…", "", "operator", () => act(k), "power-" + k)),
       button("Network boot once…", "", "operator", network, "bmc-network"),
       button("Sensors", "", "viewer", () => tell(...asked.sensors), "bmc-sensors"), button("Firmware", "", "viewer", () => tell(...asked.firmware), "bmc-firmware")),
     answers, facts([["Reached at", b.url], ["As", b.user]]));
