@@ -19,7 +19,8 @@ say "making a clean Debian root"
 mmdebstrap --quiet --variant=minbase --include=adduser,iproute2 bookworm "$root"
 mount -t proc proc "$root/proc"
 mount --bind /dev "$root/dev"
-in_root() { chroot "$root" env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LC_ALL=C.UTF-8 "$@"; }
+inside="chroot $root env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LC_ALL=C.UTF-8"
+in_root() { $inside "$@"; }
 
 # A builder's dependencies are not in the root; its package is unpacked and looked at only.
 install_from() {
@@ -42,7 +43,7 @@ test -e "$root/var/lib/turnout/ca.key" || fail "the CA's key is not in /var/lib/
 
 # serve runs it as the unit does, as its user.
 serve() {
-    in_root setpriv --reuid=turnout --regid=turnout --clear-groups pxeserver serve --config /etc/turnout/pxeserver.yaml >>"$root/tmp/log" 2>&1 &
+    $inside setpriv --reuid=turnout --regid=turnout --clear-groups pxeserver serve --config /etc/turnout/pxeserver.yaml >>"$root/tmp/log" 2>&1 &
     server=$!
     for _ in $(seq 100); do
         in_root pxeserver node list >/dev/null 2>&1 && return
