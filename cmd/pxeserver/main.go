@@ -68,6 +68,7 @@ func newRootCommand() *cobra.Command {
 		newPoolCommand(g), newBaselineCommand(g), newImageCommand(g), newRolloutCommand(g), newEventsCommand(g), newVersionCommand(g),
 		newBackupCommand(g), newRestoreCommand(g), newDoctorCommand(g), newTopCommand(g), man.Command(),
 	)
+	addExamples(cmd, "")
 	return cmd
 }
 
