@@ -179,7 +179,7 @@ func restore(ctx context.Context, c *config.Config, from string, force bool) err
 	if err := noteRestored(ctx, c.StateFile(), from); err != nil {
 		return err
 	}
-	return keepOwner(c.DataDir)
+	return keepOwner(c)
 }
 
 // unpack takes the files that a backup has, and nothing else, out of it.

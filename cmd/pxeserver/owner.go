@@ -36,10 +36,7 @@ func giveToService(c *config.Config) (bool, error) {
 	if err := errors.Join(err1, err2); err != nil {
 		return false, fmt.Errorf("user %s: %w", serviceUser, err)
 	}
-	if err := giveTree(c.DataDir, uid, gid); err != nil {
-		return false, err
-	}
-	return true, errors.Join(os.Chown(c.Tokens, 0, gid), os.Chmod(c.Tokens, 0o640))
+	return true, give(c, uid, gid)
 }
 
 // giveTree gives a folder and all in it to a user.
@@ -52,10 +49,10 @@ func giveTree(dir string, uid, gid int) error {
 	})
 }
 
-// keepOwner gives what root wrote into the data folder to the folder's
-// owner, so that a server that does not run as root can use it.
-func keepOwner(dir string) error {
-	st, err := os.Stat(dir)
+// keepOwner gives what root wrote to the owner of the data folder, so that a
+// server that does not run as root can use it.
+func keepOwner(c *config.Config) error {
+	st, err := os.Stat(c.DataDir)
 	if err != nil {
 		return err
 	}
@@ -63,5 +60,13 @@ func keepOwner(dir string) error {
 	if !ok || os.Geteuid() != 0 || sys.Uid == 0 {
 		return nil
 	}
-	return giveTree(dir, int(sys.Uid), int(sys.Gid))
+	return give(c, int(sys.Uid), int(sys.Gid))
+}
+
+// give gives a user the data folder, and its group the tokens to read.
+func give(c *config.Config, uid, gid int) error {
+	if err := giveTree(c.DataDir, uid, gid); err != nil {
+		return err
+	}
+	return errors.Join(os.Chown(c.Tokens, 0, gid), os.Chmod(c.Tokens, 0o640))
 }
