@@ -116,6 +116,7 @@ type AttestRequest struct {
 type HeartbeatResponse struct {
 	Desired  fleet.Desired `json:"desired"`
 	Interval int           `json:"interval"` // seconds to the next heartbeat
+	Ask      *fleet.Ask    `json:"ask,omitempty"`
 }
 
 // NodeEvent is one line of a node's own story.

@@ -24,6 +24,10 @@ func (n *Node) Clone() *Node {
 		f := *n.Failure
 		c.Failure = &f
 	}
+	if n.Ask != nil {
+		a := *n.Ask
+		c.Ask = &a
+	}
 	return &c
 }
 

@@ -70,6 +70,7 @@ type Node struct {
 	Banned   []Ban     `json:"banned,omitempty"`   // images that failed here; not sent again without an operator's word
 	Forgiven []string  `json:"forgiven,omitempty"` // images whose ban an operator lifted here and that were not asked for since
 	Failure  *Failure  `json:"failure,omitempty"`  // last thing that went wrong with an image here, nil if nothing did
+	Ask      *Ask      `json:"ask,omitempty"`      // newest favour that its agent was asked for, nil for none
 	Created  time.Time `json:"created"`
 }
 

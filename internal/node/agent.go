@@ -54,6 +54,8 @@ type Agent struct {
 	records records
 	wake    chan struct{} // something that Decide looks at has changed
 	beat    chan struct{} // the server should hear something now
+	recheck chan struct{} // the checks should run now
+	again   chan struct{} // the agent should end, to be started anew
 
 	mu        sync.Mutex
 	local     local
@@ -92,6 +94,7 @@ func New(cfg Config) (*Agent, error) {
 	return &Agent{
 		cfg: cfg, records: records{keys: keys}, local: readLocal(cfg.Dir), activity: "starting",
 		soak: health.Soak{Need: soak}, wake: make(chan struct{}, 1), beat: make(chan struct{}, 1),
+		recheck: make(chan struct{}, 1), again: make(chan struct{}, 1),
 	}, nil
 }
 
@@ -122,6 +125,8 @@ func (a *Agent) mainLoop(ctx context.Context, wg *sync.WaitGroup) error {
 		select {
 		case <-ctx.Done():
 			return nil
+		case <-a.again:
+			return errAgain
 		case <-a.wake:
 		case <-time.After(a.cfg.Tick):
 		}

@@ -23,7 +23,7 @@ func (a *Agent) healthLoop(ctx context.Context) {
 		if a.observe(rs) {
 			every *= calmFactor
 		}
-		if !sleep(ctx, every) {
+		if !a.pause(ctx, every) {
 			return
 		}
 	}

@@ -75,6 +75,7 @@ func (a *Agent) heartbeat(ctx context.Context, s *session.Session, inv *fleet.In
 	if changed {
 		poke(a.wake)
 	}
+	a.favour(resp.Ask)
 	return time.Duration(resp.Interval) * time.Second, nil
 }
 

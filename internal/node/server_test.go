@@ -39,6 +39,7 @@ type fakeServer struct {
 	away    bool // answers nothing
 	expired bool // takes no certificate until the next enrolment
 	desired fleet.Desired
+	ask     *fleet.Ask
 	verdict fleet.Verdict
 	secret  []byte
 	csr     []byte
@@ -129,7 +130,7 @@ func (s *fakeServer) serve(w http.ResponseWriter, r *http.Request) {
 	case api.PathHeartbeat:
 		rep := decode[fleet.Report](s.t, r)
 		s.reports = append(s.reports, &rep)
-		out = api.HeartbeatResponse{Desired: s.desired, Interval: 1}
+		out = api.HeartbeatResponse{Desired: s.desired, Interval: 1, Ask: s.ask}
 	case api.PathEvents:
 		s.events = append(s.events, decode[api.EventsRequest](s.t, r).Events...)
 	}

@@ -30,7 +30,7 @@ func (s *Server) heartbeat(w http.ResponseWriter, r *http.Request, known *fleet.
 	m := s.mood(known.Name, rep)
 	if m == nil {
 		if isQuiet, err = s.quiet(r.Context(), known, rep, now); err != nil || isQuiet {
-			return &api.HeartbeatResponse{Desired: known.Desired, Interval: int(s.Heartbeat.Seconds())}, err
+			return &api.HeartbeatResponse{Desired: known.Desired, Interval: int(s.Heartbeat.Seconds()), Ask: known.Ask}, err
 		}
 	}
 	err = s.Store.Update(r.Context(), func(tx store.Tx) (err error) {
@@ -44,7 +44,7 @@ func (s *Server) heartbeat(w http.ResponseWriter, r *http.Request, known *fleet.
 		s.news.tell()
 	}
 	s.poke()
-	return &api.HeartbeatResponse{Desired: n.Desired, Interval: int(s.Heartbeat.Seconds())}, nil
+	return &api.HeartbeatResponse{Desired: n.Desired, Interval: int(s.Heartbeat.Seconds()), Ask: n.Ask}, nil
 }
 
 func (s *Server) takeIn(ctx context.Context, tx store.Tx, name string, rep *fleet.Report, m *note, now time.Time) (*fleet.Node, []note, error) {
