@@ -36,6 +36,7 @@ type Config struct {
 	NodeCert  time.Duration `yaml:"node_certificate"` // how long a node's certificate lasts
 	Events    Events        `yaml:"events"`           // how much of the history is kept
 	Attest    Attestation   `yaml:"attestation"`      //
+	Console   string        `yaml:"console_logs"`     // files of nodes' serial consoles, with {node} in the name
 }
 
 // Events says how much of the history is kept; 0 is no limit.
@@ -252,6 +253,8 @@ func (c *Config) check() error {
 		return bad("discovery.pool", "name the pool in which new machines wait")
 	case c.DataDir == "":
 		return bad("data_dir", "name a folder")
+	case c.Console != "" && !strings.Contains(filepath.Base(c.Console), "{node}"):
+		return bad("console_logs", "%q: want a file name with {node} in it, such as /var/log/consoles/{node}.log", c.Console)
 	}
 	if err := c.Attest.check(); err != nil {
 		return err
@@ -326,6 +329,7 @@ func (c *Config) resolve(dir string) {
 		}
 	}
 	whole(&c.DataDir)
+	whole(&c.Console)
 	whole(&c.Tokens)
 	for i := range c.ImageKeys {
 		whole(&c.ImageKeys[i])

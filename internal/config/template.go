@@ -83,6 +83,10 @@ image_keys: {{list .ImageKeys}}
 # from one of them can enrol. With none, approving a node pins its TPM.
 ek_roots: {{list .EKRoots}}
 
+# Where a console server (conserver, ipmitool) keeps the serial consoles of
+# nodes, to show their ends: "/var/log/consoles/{node}.log"; "": none.
+console_logs: {{q .Console}}
+
 # Operators' tokens, one a line: NAME ROLE SHA256-OF-TOKEN.
 # Roles: viewer (looks), operator (acts), admin (also clears TPMs).
 tokens: {{q .Tokens}}

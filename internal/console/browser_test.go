@@ -6,6 +6,8 @@ import (
 	"io"
 	"log"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -151,6 +153,12 @@ func (b *browser) power(l *lab) {
 	if enabled, target := front.Boot(); m.on.Load() || enabled != "Once" || target != "Pxe" {
 		b.t.Errorf("machine on: %v, boot override %s %s; want it off, and to boot from the network once", m.on.Load(), enabled, target)
 	}
+	serial := filepath.Join(l.dir, "r1-n02.log")
+	l.must(os.WriteFile(serial, []byte("\x1b[2J\x1b[0mBdsDxe: loading Boot0001\r\n[    0.00] Linux version 6.1\r\n"), 0o600))
+	b.click("details:has(.serial) summary")
+	b.sees("BdsDxe: loading Boot0001")
+	l.must(os.WriteFile(serial, []byte("BdsDxe: loading\r\nKernel panic - not syncing\r\n"), 0o600))
+	b.sees("Kernel panic") // by itself
 	b.click("[data-act=bmc-sensors]")
 	b.until("sensors", "document.querySelector('[aria-label=Sensors] td')")
 	b.shot("node-power")

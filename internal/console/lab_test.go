@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net"
 	"net/http/httptest"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -28,6 +29,7 @@ var ctx = context.Background()
 type lab struct {
 	t      *testing.T
 	url    string
+	dir    string // of serial consoles
 	o      server.Options
 	tokens map[string]string // by role
 	caPEM  []byte
@@ -41,7 +43,7 @@ type lab struct {
 
 func newLab(t *testing.T) *lab {
 	t.Helper()
-	l := &lab{t: t, tokens: map[string]string{}}
+	l := &lab{t: t, tokens: map[string]string{}, dir: t.TempDir()}
 	ca, caPEM, _, err := server.NewCA(time.Now())
 	l.must(err)
 	pub, key, err := ed25519.GenerateKey(nil)
@@ -59,7 +61,7 @@ func newLab(t *testing.T) *lab {
 	tokens, err := server.ParseTokens(lines)
 	l.must(err)
 	l.o = server.Options{Store: mem.New(), Images: images, CA: ca, TPM: &server.Trust{}, Tokens: tokens, ImageKeys: []ed25519.PublicKey{pub},
-		Heartbeat: time.Minute, NodeCert: time.Hour, BMC: keys, Version: "test", Now: func() time.Time { return time.Now().Add(l.ahead) }}
+		Heartbeat: time.Minute, NodeCert: time.Hour, BMC: keys, ConsoleLogs: filepath.Join(l.dir, "{node}.log"), Version: "test", Now: func() time.Time { return time.Now().Add(l.ahead) }}
 	l.start()
 	l.caPEM = caPEM
 	l.op = l.as("operator")

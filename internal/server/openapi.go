@@ -36,6 +36,7 @@ var operations = append([]operation{
 	{"GET " + api.PathVersion, "Which server answers", "viewer", nil, nil, api.Version{}, ""},
 	{"GET " + api.PathNodes, "All nodes by name", "viewer", nil, nil, []fleet.Node{}, ""},
 	{"GET " + api.PathNodes + "/{node}", "A node", "viewer", nil, nil, fleet.Node{}, ""},
+	{"GET " + api.PathNodes + "/{node}/console", "The end of a node's serial console", "viewer", []param{{"bytes", "integer", "how much, at most 1048576"}}, nil, api.ConsoleLog{}, ""},
 	{"GET " + api.PathNodes + "/{node}/timeline", "A node's story in episodes, newest first", "viewer", nil, nil, []api.Episode{}, ""},
 	{"POST " + api.PathNodes, "Add a node before it is seen", "operator", nil, api.NodeRequest{}, fleet.Node{}, ""},
 	{"DELETE " + api.PathNodes + "/{node}", "Forget a node and its TPM", "operator", nil, nil, nil, ""},

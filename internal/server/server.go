@@ -36,6 +36,8 @@ type Options struct {
 	AttestAlarm time.Duration // age of a node's verification that is told; 0: none
 	BMC         *bmc.Keys     // seals the passwords of BMCs; nil: there can be none
 
+	ConsoleLogs string // files of nodes' serial consoles, with {node} in the name; "": none
+
 	Baseline string // BaselineOff ("" too), BaselineWarn, BaselineEnforce
 
 	Version string           // for people
@@ -211,6 +213,7 @@ func (s *Server) mux() *mux {
 	view(api.PathEventList, s.listEvents)
 	view(api.PathWatch, s.stream)
 	view(api.PathNodes+"/{node}/timeline", s.timeline)
+	view(api.PathNodes+"/{node}/console", s.consoleLog)
 	view(api.PathImageList+"/{digest}", s.showImage)
 	s.recoveryRoutes(m)
 	m.HandleFunc("GET "+api.PathOpenAPI, s.answer(s.openAPI))

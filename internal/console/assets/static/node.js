@@ -8,11 +8,12 @@ import { eventRow } from "./events.js";
 import { drawTimeline } from "./timeline.js";
 import { drawGauges } from "./gauges.js";
 import { openPower } from "./power.js";
+import { openSerial } from "./seriallog.js";
 
 export async function show(main, { arg: name, go }) {
   const path = "/v1/nodes/" + encodeURIComponent(name);
   let node, episodes, images, closed = false, due = 0, opened = new Set();
-  const power = openPower(name);
+  const power = openPower(name), serial = openSerial(name);
 
   async function load() {
     [node, episodes, images] = await Promise.all([get(path), get(path + "/timeline"), get("/v1/images")]);
@@ -44,7 +45,7 @@ export async function show(main, { arg: name, go }) {
       node.failure && h("p.notice.bad", null, icon("fail"), " Last failure, ", ago(node.failure.at), ", image ", imageLink(node.failure.image, label(node.failure.image)), ": ", node.failure.check ? "check " + node.failure.check + ": " : "", node.failure.detail),
       slots(), wanted(),
       h("section", null, h("h2", null, "What happened"), drawTimeline(episodes, opened)),
-      verdict(), health(), power.box, drawGauges(node.reported?.metrics), bans(), about(), recent());
+      verdict(), health(), power.box, serial.box, drawGauges(node.reported?.metrics), bans(), about(), recent());
     if (focus) main.querySelector(`[data-act="${focus}"]`)?.focus({ preventScroll: true });
   }
 
@@ -184,5 +185,5 @@ export async function show(main, { arg: name, go }) {
     on("rows", (m) => { if (m.whole || m.rows?.some((r) => r.name === name)) reload(); }),
   ];
   await Promise.all([load(), power.load()]);
-  return () => { closed = true; clearTimeout(due); offs.forEach((off) => off()); };
+  return () => { closed = true; clearTimeout(due); serial.close(); offs.forEach((off) => off()); };
 }
