@@ -23,6 +23,7 @@ type initOptions struct {
 	ekRoots   []string
 	dataDir   string
 	ask       bool
+	unit      string
 }
 
 func newInitCommand() *cobra.Command {
@@ -51,6 +52,7 @@ unit pxeserver.service.
 	f := cmd.Flags()
 	f.StringVar(&o.dir, "dir", ".", "folder to write to")
 	f.StringVar(&o.dataDir, "data-dir", "", "folder for fleet state, images and the CA's key (default: data in --dir; /var/lib/turnout where --dir is under /etc)")
+	f.StringVar(&o.unit, "unit", "", "write a systemd unit for this program, such as /etc/systemd/system/pxeserver.service, and make its user; not needed with the Debian package")
 	f.BoolVar(&o.ask, "ask", false, "ask for what flags do not say")
 	f.StringVar(&o.c.Address, "address", "", "IPv4 address under which nodes reach this server (needed)")
 	f.StringVar(&o.c.Interface, "interface", "", "network interface for DHCP; none: all with an address in the subnet")
@@ -106,12 +108,19 @@ func runInit(cmd *cobra.Command, o *initOptions) error {
 	if err := create(file, text, 0o644); err != nil {
 		return err
 	}
+	if o.unit != "" {
+		if err := writeUnit(o.unit, file, c); err != nil {
+			return err
+		}
+	}
 	given, err := giveToService(c)
 	if err != nil {
 		return err
 	}
 	start := "pxeserver serve --config " + file
-	if given && file == "/etc/turnout/pxeserver.yaml" {
+	if o.unit != "" {
+		start = "systemctl daemon-reload && systemctl enable --now " + filepath.Base(o.unit)
+	} else if given && file == "/etc/turnout/pxeserver.yaml" {
 		start = "systemctl enable --now pxeserver"
 	}
 	fmt.Fprintf(cmd.OutOrStdout(), "wrote %s\nbuild images with:  imgbuild build … --server-ca %s\nstart the server:   %s\n", file, c.CAFile(), start)
