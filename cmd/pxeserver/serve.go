@@ -109,6 +109,8 @@ func serve(ctx context.Context, c *config.Config, log *slog.Logger) error {
 	if o.BMC, err = bmc.LoadKeys(c.BMCKeyFile()); err != nil {
 		return err
 	}
+	rc := c.Recovery.Config()
+	o.Recovery = &rc
 	srv := server.New(*o)
 	l, err := listen(srv, c)
 	if err != nil {
@@ -125,6 +127,7 @@ func serve(ctx context.Context, c *config.Config, log *slog.Logger) error {
 	})
 	parts.Go(func() error { srv.Watch(ctx); return nil })
 	parts.Go(func() error { srv.WatchPeers(ctx); return nil })
+	parts.Go(func() error { srv.Recover(ctx); return nil })
 	parts.Go(func() error { srv.Prune(ctx, c.Events.Keep, c.Events.Most); return nil })
 	err = parts.Wait()
 	if err == nil {

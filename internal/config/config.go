@@ -36,6 +36,8 @@ type Config struct {
 	NodeCert  time.Duration `yaml:"node_certificate"` // how long a node's certificate lasts
 	Events    Events        `yaml:"events"`           // how much of the history is kept
 	Attest    Attestation   `yaml:"attestation"`      //
+	Recovery  Recovery      `yaml:"recovery"`         // what is done by itself about nodes in trouble
+	Alerts    []Alert       `yaml:"alerts"`           // webhooks
 	Console   string        `yaml:"console_logs"`     // files of nodes' serial consoles, with {node} in the name
 }
 
@@ -119,6 +121,7 @@ func Default() Config {
 		DHCP:      DHCP{Mode: "server", Lease: 24 * time.Hour},
 		Discovery: Discovery{Enabled: true, Pool: "default"},
 		Attest:    Attestation{Every: 10 * time.Minute, Alarm: time.Hour, Baseline: "warn"},
+		Recovery:  defaultRecovery(),
 	}
 }
 
@@ -169,6 +172,12 @@ func parse(path string, b []byte) (*Config, error) {
 			return nil, &Error{path, lineOf(b, f.key), f.Error()}
 		}
 		return nil, &Error{path, 0, err.Error()}
+	}
+	if len(c.Recovery.Pools) == 0 {
+		c.Recovery.Pools = nil
+	}
+	if len(c.Alerts) == 0 {
+		c.Alerts = nil
 	}
 	return &c, nil
 }
@@ -256,7 +265,7 @@ func (c *Config) check() error {
 	case c.Console != "" && !strings.Contains(filepath.Base(c.Console), "{node}"):
 		return bad("console_logs", "%q: want a file name with {node} in it, such as /var/log/consoles/{node}.log", c.Console)
 	}
-	if err := c.Attest.check(); err != nil {
+	if err := errors.Join(c.Attest.check(), c.Recovery.check(), checkAlerts(c.Alerts)); err != nil {
 		return err
 	}
 	return c.checkDHCP()
@@ -331,6 +340,7 @@ func (c *Config) resolve(dir string) {
 	whole(&c.DataDir)
 	whole(&c.Console)
 	whole(&c.Tokens)
+	resolveAlerts(dir, c.Alerts)
 	for i := range c.ImageKeys {
 		whole(&c.ImageKeys[i])
 	}

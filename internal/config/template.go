@@ -19,6 +19,7 @@ func Write(c *Config) ([]byte, error) {
 }
 
 var fileText = template.Must(template.New("pxeserver.yaml").Funcs(template.FuncMap{
+	"steps": flowSteps, "pools": flowPools, "flow": flowAlerts,
 	"q": func(s string) string { return fmt.Sprintf("%q", s) },
 	"allow": func(m map[string]string) string {
 		var parts []string
@@ -103,4 +104,21 @@ attestation:
   # Programs that a vendor's firmware starts beside ours, by the digest that
   # the verdict shows: "4f1c…": Dell OEM tool
   allow_applications: {{allow .Attest.Allow}}
+
+# What is done by itself about nodes that fall silent or fail their checks.
+recovery:
+  mode: {{.Recovery.Mode}}          # off; tell: say what would be done; act
+  steps: {{steps .Recovery.Steps}}
+  # Steps that take a node from its work (flip and the ones after it), at most:
+  pool_per_hour: {{.Recovery.PerHour}}    # of a pool, rounded down, at least 1
+  pool_at_once: {{.Recovery.AtOnce}}
+  fleet_per_hour: {{.Recovery.FleetPerHour}}
+  node_per_day: {{.Recovery.NodePerDay}}      # then it is quarantined
+  storm: {{.Recovery.Storm}}           # of a pool, domain or the fleet silent at once: nothing is done, it is told
+  # What differs by pool: {"inference": {"mode": "act", "steps": ["recheck", "power-cycle"]}}
+  pools: {{pools .Recovery.Pools}}
+
+# Webhooks that are told of events, signed (see docs/alerts.md):
+# [{"name": "pager", "url": "https://…", "secret_file": "pager.secret", "kinds": ["node.lost", "recovery."]}]
+alerts: {{flow .Alerts}}
 `))

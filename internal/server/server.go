@@ -15,6 +15,7 @@ import (
 	"github.com/turnout-project/turnout/internal/fleet"
 	"github.com/turnout-project/turnout/internal/metrics"
 	"github.com/turnout-project/turnout/internal/oci"
+	"github.com/turnout-project/turnout/internal/recovery"
 	"github.com/turnout-project/turnout/internal/store"
 	"github.com/turnout-project/turnout/internal/tpm/judge"
 )
@@ -35,6 +36,8 @@ type Options struct {
 	AttestEvery time.Duration // how often nodes attest again; 0: once per boot
 	AttestAlarm time.Duration // age of a node's verification that is told; 0: none
 	BMC         *bmc.Keys     // seals the passwords of BMCs; nil: there can be none
+
+	Recovery *recovery.Config // what is done by itself about nodes in trouble; nil: nothing
 
 	ConsoleLogs string // files of nodes' serial consoles, with {node} in the name; "": none
 
