@@ -58,6 +58,7 @@ func TestLibraryHomes(t *testing.T) {
 		"github.com/google/go-tpm":       {"internal/tpm"},
 		"github.com/spf13/cobra":         {"cmd"},
 		"modernc.org/sqlite":             {"internal/store/sqlite"},
+		"github.com/jackc/pgx/v5":        {"internal/store/postgres"},
 		"github.com/vishvananda/netlink": {"internal/netboot"},
 
 		"github.com/prometheus/client_golang": {"internal/metrics"},

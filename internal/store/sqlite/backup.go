@@ -54,8 +54,8 @@ func Check(ctx context.Context, path string) error {
 		return fmt.Errorf("fleet state %q: %w", path, err)
 	case have == 0:
 		return fmt.Errorf("fleet state %q: %w", path, errors.New("it holds no fleet"))
-	case have > know:
-		return fmt.Errorf("fleet state %q: %w", path, newerError(have, know))
+	case have > len(know):
+		return fmt.Errorf("fleet state %q: %w", path, newerError(have, len(know)))
 	}
 	return nil
 }

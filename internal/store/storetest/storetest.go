@@ -24,6 +24,9 @@ type Suite struct {
 	// Reopen closes s and returns a store of the same state, or is nil for
 	// one that does not last.
 	Reopen func(t *testing.T, s store.Store) store.Store
+	// Twin returns another store of the same state, as another server has it,
+	// or is nil for one that cannot be shared.
+	Twin func(t *testing.T, s store.Store) store.Store
 }
 
 var now = time.Date(2026, 3, 1, 12, 0, 0, 123456789, time.UTC)
@@ -52,12 +55,16 @@ func (s Suite) Run(t *testing.T) {
 		{"live rollouts", liveRollouts},
 		{"tickets are taken once", tickets},
 		{"leases", leases},
+		{"a caller that goes away", gaveUp},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			st := s.New(t)
 			defer st.Close()
 			c.test(t, st)
 		})
+	}
+	if s.Twin != nil {
+		t.Run("two stores of one state", s.twins)
 	}
 	if s.Reopen != nil {
 		t.Run("state outlives the store", s.durable)

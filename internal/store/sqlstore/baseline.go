@@ -1,4 +1,4 @@
-package sqlite
+package sqlstore
 
 import (
 	"context"
@@ -13,7 +13,7 @@ func (t tx) Baselines(ctx context.Context) ([]*fleet.Baseline, error) {
 }
 
 func (t tx) PutBaseline(ctx context.Context, b *fleet.Baseline) error {
-	return t.put(ctx, "baseline "+b.ID, b, "INSERT OR REPLACE INTO baseline(doc, id) VALUES (?, ?)", b.ID)
+	return t.put(ctx, "baseline "+b.ID, b, "INSERT INTO baseline(doc, id) VALUES (?, ?) ON CONFLICT (id) DO UPDATE SET doc = excluded.doc", b.ID)
 }
 
 func (t tx) DeleteBaseline(ctx context.Context, id string) error {

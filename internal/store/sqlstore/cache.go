@@ -1,7 +1,8 @@
-package sqlite
+package sqlstore
 
 import (
 	"context"
+	"database/sql"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -15,10 +16,11 @@ import (
 
 // cache holds what is asked for all the time in decoded form: all nodes and
 // the live rollouts, as of the last commit and, for reports, of the last
-// heartbeat. This process is the file's only writer, so nothing goes by it.
+// heartbeat. Unless the database is shared (see shared.go), nothing goes by it.
 // What it points to is never changed, only replaced.
 type cache struct {
 	mu       sync.RWMutex
+	rev      int64 // of what is in it; only for a shared database
 	nodes    map[string]*fleet.Node
 	rollouts map[string]*fleet.Rollout // live ones
 	unsaved  map[string]bool           // nodes whose LastSeen is not on disk
@@ -31,10 +33,15 @@ type changes struct {
 	nodes    map[string]*fleet.Node
 	rollouts map[string]*fleet.Rollout
 	below    *changes
+	rev      int64 // that the transaction makes; only for a shared database
+}
+
+func newCache() *cache {
+	return &cache{rev: -1, nodes: map[string]*fleet.Node{}, rollouts: map[string]*fleet.Rollout{}, unsaved: map[string]bool{}}
 }
 
 func newChanges(below *changes) *changes {
-	return &changes{map[string]*fleet.Node{}, map[string]*fleet.Rollout{}, below}
+	return &changes{nodes: map[string]*fleet.Node{}, rollouts: map[string]*fleet.Rollout{}, below: below}
 }
 
 // add takes over what a transaction above has written.
@@ -43,30 +50,16 @@ func (d *changes) add(above *changes) {
 	maps.Copy(d.rollouts, above.rollouts)
 }
 
-// load fills the cache from the file.
+// load fills the empty cache from the database.
 func (c *cache) load(ctx context.Context, t tx) error {
-	c.nodes, c.rollouts, c.unsaved = map[string]*fleet.Node{}, map[string]*fleet.Rollout{}, map[string]bool{}
-	rows, err := t.q.QueryContext(ctx, "SELECT doc, coalesce(at, 0) FROM node LEFT JOIN seen ON node = name")
+	err := t.each(ctx, "SELECT doc, coalesce(at, 0) FROM node LEFT JOIN seen ON node = name", nil, func(r *sql.Rows) error {
+		n, err := scanNode(r)
+		if err == nil {
+			c.nodes[n.Name] = n
+		}
+		return err
+	})
 	if err != nil {
-		return fmt.Errorf("reading nodes: %w", err)
-	}
-	defer rows.Close()
-	for rows.Next() {
-		var doc []byte
-		var at int64
-		n := &fleet.Node{}
-		if err := rows.Scan(&doc, &at); err != nil {
-			return fmt.Errorf("reading nodes: %w", err)
-		}
-		if err := json.Unmarshal(doc, n); err != nil {
-			return fmt.Errorf("reading nodes: %w", err)
-		}
-		if seen := time.Unix(0, at).UTC(); at != 0 && seen.After(n.LastSeen) {
-			n.LastSeen = seen
-		}
-		c.nodes[n.Name] = n
-	}
-	if err := rows.Err(); err != nil {
 		return fmt.Errorf("reading nodes: %w", err)
 	}
 	rs, err := t.Rollouts(ctx)
@@ -78,12 +71,40 @@ func (c *cache) load(ctx context.Context, t tx) error {
 	return err
 }
 
-// commit takes over what a batch has written. A heartbeat that came in
-// meanwhile is newer than what the batch knew.
+// scanNode reads a node's document and when it was seen.
+func scanNode(r *sql.Rows) (*fleet.Node, error) {
+	var doc sql.RawBytes
+	var at int64
+	n := &fleet.Node{}
+	if err := r.Scan(&doc, &at); err != nil {
+		return nil, err
+	}
+	if err := json.Unmarshal(doc, n); err != nil {
+		return nil, err
+	}
+	if seen := time.Unix(0, at).UTC(); at != 0 && seen.After(n.LastSeen) {
+		n.LastSeen = seen
+	}
+	return n, nil
+}
+
+// commit takes over what a batch has written.
 func (c *cache) commit(d *changes) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for name, n := range d.nodes {
+	if len(d.nodes) == 0 && len(d.rollouts) == 0 || d.rev > 0 && c.rev >= d.rev {
+		return // nothing, or it was loaded again already, perhaps with what came after
+	}
+	c.apply(d.nodes, d.rollouts)
+	if d.rev > 0 {
+		c.rev = d.rev
+	}
+}
+
+// apply puts newer nodes and rollouts in the place of older ones. A
+// heartbeat that came in meanwhile is newer than what a writer knew.
+func (c *cache) apply(nodes map[string]*fleet.Node, rollouts map[string]*fleet.Rollout) {
+	for name, n := range nodes {
 		old := c.nodes[name]
 		switch {
 		case n == nil:
@@ -97,7 +118,7 @@ func (c *cache) commit(d *changes) {
 		}
 		c.nodes[name] = n
 	}
-	for id, r := range d.rollouts {
+	for id, r := range rollouts {
 		if r == nil {
 			delete(c.rollouts, id)
 		} else {
@@ -151,53 +172,77 @@ func (t tx) liveRollout(id string) *fleet.Rollout {
 	return t.c.rollouts[id]
 }
 
+// seen takes in a report, if it is the newest, and reports whether the node
+// is known.
+func (c *cache) seen(node string, rep *fleet.Report, at time.Time) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	old := c.nodes[node]
+	if old != nil && !at.Before(old.LastSeen) {
+		n := *old
+		n.Reported, n.LastSeen = rep, at
+		c.nodes[node] = &n
+	}
+	return old != nil
+}
+
 // Seen implements store.Store.
 func (s *Store) Seen(_ context.Context, node string, rep *fleet.Report, at time.Time) error {
-	s.c.mu.Lock()
-	defer s.c.mu.Unlock()
-	old := s.c.nodes[node]
-	if old == nil {
+	if !s.c.seen(node, rep, at) {
 		return store.NotFound("node", node)
 	}
-	if at.Before(old.LastSeen) {
-		return nil
-	}
-	n := *old
-	n.Reported, n.LastSeen = rep, at
-	s.c.nodes[node], s.c.unsaved[node] = &n, true
+	s.c.mu.Lock()
+	defer s.c.mu.Unlock()
+	s.c.unsaved[node] = true
 	return nil
 }
 
 // How often and in what portions LastSeen goes to disk: the one writer must
-// not be kept from heartbeats that bring news.
+// not be kept from heartbeats that bring news. Servers that share a database
+// tell each other what they have seen.
 const (
 	saveEvery = 30 * time.Second
+	tellEvery = 3 * time.Second
 	saveChunk = 500
 )
 
 // saver saves what was seen, until the store is closed.
 func (s *Store) saver() {
 	defer close(s.saved)
-	t := time.NewTicker(saveEvery)
+	every := saveEvery
+	if s.b.Shared {
+		every = tellEvery
+	}
+	t := time.NewTicker(every)
 	defer t.Stop()
 	for {
 		select {
 		case <-s.stop:
 			return
 		case <-t.C:
-			s.saveSeen() //nolint:errcheck // tried again; what is lost is told again by the next heartbeat
+			// Errors are left: what is lost is told again by the next heartbeat.
+			ctx, cancel := context.WithTimeout(context.Background(), saveEvery)
+			s.saveSeen(ctx) //nolint:errcheck // see above
+			if s.b.Shared {
+				s.hear(ctx) //nolint:errcheck // see above
+			}
+			cancel()
 		}
 	}
 }
 
-func (s *Store) saveSeen() error {
+func (s *Store) saveSeen(ctx context.Context) error {
 	s.c.mu.Lock()
 	names := slices.Sorted(maps.Keys(s.c.unsaved))
 	clear(s.c.unsaved)
 	s.c.mu.Unlock()
-	ctx := context.Background()
 	for chunk := range slices.Chunk(names, saveChunk) {
-		err := s.Update(ctx, func(t store.Tx) error { return t.(tx).saveSeen(ctx, chunk) })
+		var err error
+		if s.b.Shared {
+			err = s.tell(ctx, chunk)
+		} else {
+			err = s.Update(ctx, func(t store.Tx) error { return t.(tx).saveSeen(ctx, chunk) })
+		}
 		if err != nil {
 			return err
 		}
@@ -211,7 +256,7 @@ func (t tx) saveSeen(ctx context.Context, names []string) error {
 		if n == nil {
 			continue
 		}
-		if _, err := t.exec(ctx, "INSERT OR REPLACE INTO seen(node, at) VALUES (?, ?)", name, n.LastSeen.UnixNano()); err != nil {
+		if _, err := t.exec(ctx, "INSERT INTO seen(node, at) VALUES (?, ?) ON CONFLICT (node) DO UPDATE SET at = excluded.at", name, n.LastSeen.UnixNano()); err != nil {
 			return fmt.Errorf("writing when node %q was seen: %w", name, err)
 		}
 	}

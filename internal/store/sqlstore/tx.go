@@ -1,4 +1,4 @@
-package sqlite
+package sqlstore
 
 import (
 	"context"
@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/turnout-project/turnout/internal/fleet"
@@ -25,14 +26,70 @@ type querier interface {
 // tx implements store.Tx on a transaction, and the readers on a pool (then
 // without changes).
 type tx struct {
-	q querier
-	c *cache
-	d *changes
+	q        querier
+	c        *cache
+	d        *changes
+	numbered bool // parameters are $1, $2, … rather than ?
+}
+
+// detach keeps a caller that goes away from breaking the transaction that
+// its update shares with others.
+func (t tx) detach(ctx context.Context) context.Context {
+	if t.d != nil {
+		return context.WithoutCancel(ctx)
+	}
+	return ctx
+}
+
+func (t tx) query(ctx context.Context, q string, args ...any) (*sql.Rows, error) {
+	return t.q.QueryContext(t.detach(ctx), t.text(q), args...)
+}
+
+func (t tx) queryRow(ctx context.Context, q string, args ...any) *sql.Row {
+	return t.q.QueryRowContext(t.detach(ctx), t.text(q), args...)
+}
+
+// each calls fn for each row.
+func (t tx) each(ctx context.Context, q string, args []any, fn func(*sql.Rows) error) error {
+	rows, err := t.query(ctx, q, args...)
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		if err := fn(rows); err != nil {
+			return err
+		}
+	}
+	return rows.Err()
+}
+
+// numberedTexts remembers queries with numbered parameters, by query.
+var numberedTexts sync.Map
+
+// text writes a query in the words of the database.
+func (t tx) text(q string) string {
+	if !t.numbered {
+		return q
+	}
+	if known, ok := numberedTexts.Load(q); ok {
+		return known.(string)
+	}
+	parts := strings.Split(q, "?")
+	var b strings.Builder
+	for i, p := range parts {
+		if i > 0 {
+			b.WriteString("$" + strconv.Itoa(i))
+		}
+		b.WriteString(p)
+	}
+	numberedTexts.Store(q, b.String())
+	return b.String()
 }
 
 func one[T any](ctx context.Context, t tx, what, name, query string, args ...any) (*T, error) {
 	var doc []byte
-	err := t.q.QueryRowContext(ctx, query, args...).Scan(&doc)
+	err := t.queryRow(ctx, query, args...).Scan(&doc)
 	if errors.Is(err, sql.ErrNoRows) {
 		return nil, store.NotFound(what, name)
 	}
@@ -47,7 +104,7 @@ func one[T any](ctx context.Context, t tx, what, name, query string, args ...any
 }
 
 func many[T any](ctx context.Context, t tx, what, query string, args ...any) ([]*T, error) {
-	rows, err := t.q.QueryContext(ctx, query, args...)
+	rows, err := t.query(ctx, query, args...)
 	if err != nil {
 		return nil, fmt.Errorf("listing %s: %w", what, err)
 	}
@@ -69,7 +126,7 @@ func many[T any](ctx context.Context, t tx, what, query string, args ...any) ([]
 
 // exec runs one statement and returns the number of rows it touched.
 func (t tx) exec(ctx context.Context, query string, args ...any) (int64, error) {
-	r, err := t.q.ExecContext(ctx, query, args...)
+	r, err := t.q.ExecContext(t.detach(ctx), t.text(query), args...)
 	if err != nil {
 		return 0, err
 	}
@@ -86,7 +143,7 @@ func (t tx) Node(_ context.Context, name string) (*fleet.Node, error) {
 // nodeBy finds a node through an index.
 func (t tx) nodeBy(ctx context.Context, what, value, query string) (*fleet.Node, error) {
 	var name string
-	err := t.q.QueryRowContext(ctx, query, value).Scan(&name)
+	err := t.queryRow(ctx, query, value).Scan(&name)
 	if errors.Is(err, sql.ErrNoRows) {
 		return nil, store.NotFound(what, value)
 	}
@@ -116,7 +173,7 @@ func (t tx) CreateNode(ctx context.Context, n *fleet.Node) error {
 	if t.node(n.Name) != nil {
 		return store.Taken("node", n.Name)
 	}
-	return t.saveNode(ctx, n, "INSERT INTO node(ek, doc, name) VALUES (?, ?, ?)", nil)
+	return t.saveNode(ctx, n, "INSERT INTO node(ek, doc, name) VALUES (?, ?, ?)", &fleet.Node{})
 }
 
 func (t tx) PutNode(ctx context.Context, n *fleet.Node) error {
@@ -124,25 +181,29 @@ func (t tx) PutNode(ctx context.Context, n *fleet.Node) error {
 	if old == nil {
 		return store.NotFound("node", n.Name)
 	}
-	return t.saveNode(ctx, n, "UPDATE node SET ek = ?, doc = ? WHERE name = ?", old.MACs)
+	return t.saveNode(ctx, n, "UPDATE node SET ek = ?, doc = ? WHERE name = ?", old)
 }
 
-func (t tx) saveNode(ctx context.Context, n *fleet.Node, query string, oldMACs []fleet.MAC) error {
+// saveNode looks who has the node's TPM and MACs before it writes: an error
+// of the database would end the transaction of all who share it.
+func (t tx) saveNode(ctx context.Context, n *fleet.Node, query string, old *fleet.Node) error {
 	doc, err := json.Marshal(n)
 	if err != nil {
 		return fmt.Errorf("node %q: %w", n.Name, err)
 	}
+	if n.EKHash != "" && n.EKHash != old.EKHash {
+		if err := t.isFree(ctx, n, "TPM", n.EKHash, "SELECT name FROM node WHERE ek = ?"); err != nil {
+			return err
+		}
+	}
 	hits, err := t.exec(ctx, query, sql.NullString{String: n.EKHash, Valid: n.EKHash != ""}, doc, n.Name)
 	switch {
-	case unique(err):
-		owner, _ := t.NodeByEK(ctx, n.EKHash)
-		return store.Conflict("TPM", n.EKHash, nameOf(owner))
 	case err != nil:
 		return fmt.Errorf("writing node %q: %w", n.Name, err)
 	case hits == 0:
 		return store.NotFound("node", n.Name)
 	}
-	if !slices.Equal(oldMACs, n.MACs) {
+	if !slices.Equal(old.MACs, n.MACs) {
 		if err := t.saveMACs(ctx, n); err != nil {
 			return err
 		}
@@ -151,10 +212,28 @@ func (t tx) saveNode(ctx context.Context, n *fleet.Node, query string, oldMACs [
 	return nil
 }
 
+// isFree fails if a node other than n has what is unique.
+func (t tx) isFree(ctx context.Context, n *fleet.Node, what, value, query string) error {
+	var owner string
+	err := t.queryRow(ctx, query, value).Scan(&owner)
+	switch {
+	case errors.Is(err, sql.ErrNoRows) || err == nil && owner == n.Name:
+		return nil
+	case err != nil:
+		return fmt.Errorf("reading %s %q: %w", what, value, err)
+	}
+	return store.Conflict(what, value, owner)
+}
+
 // saveMACs makes node_mac say what n says.
 func (t tx) saveMACs(ctx context.Context, n *fleet.Node) error {
-	var have string
-	err := t.q.QueryRowContext(ctx, "SELECT coalesce(group_concat(mac), '') FROM (SELECT mac FROM node_mac WHERE node = ? ORDER BY mac)", n.Name).Scan(&have)
+	var have []string
+	err := t.each(ctx, "SELECT mac FROM node_mac WHERE node = ? ORDER BY mac", []any{n.Name}, func(r *sql.Rows) error {
+		var m string
+		err := r.Scan(&m)
+		have = append(have, m)
+		return err
+	})
 	if err != nil {
 		return fmt.Errorf("reading the MACs of node %q: %w", n.Name, err)
 	}
@@ -162,8 +241,8 @@ func (t tx) saveMACs(ctx context.Context, n *fleet.Node) error {
 	for _, m := range n.MACs {
 		want[m] = true
 	}
-	for _, m := range strings.Split(have, ",") {
-		if m == "" || want[fleet.MAC(m)] {
+	for _, m := range have {
+		if want[fleet.MAC(m)] {
 			delete(want, fleet.MAC(m))
 			continue
 		}
@@ -172,23 +251,14 @@ func (t tx) saveMACs(ctx context.Context, n *fleet.Node) error {
 		}
 	}
 	for m := range want {
-		_, err := t.exec(ctx, "INSERT INTO node_mac(mac, node) VALUES (?, ?)", string(m), n.Name)
-		if unique(err) {
-			owner, _ := t.NodeByMAC(ctx, m)
-			return store.Conflict("MAC", string(m), nameOf(owner))
+		if err := t.isFree(ctx, n, "MAC", string(m), "SELECT node FROM node_mac WHERE mac = ?"); err != nil {
+			return err
 		}
-		if err != nil {
+		if _, err := t.exec(ctx, "INSERT INTO node_mac(mac, node) VALUES (?, ?)", string(m), n.Name); err != nil {
 			return fmt.Errorf("writing the MACs of node %q: %w", n.Name, err)
 		}
 	}
 	return nil
-}
-
-func nameOf(n *fleet.Node) string {
-	if n == nil {
-		return "?"
-	}
-	return n.Name
 }
 
 func (t tx) DeleteNode(ctx context.Context, name string) error {
@@ -229,7 +299,7 @@ func (t tx) put(ctx context.Context, what string, v any, query string, args ...a
 }
 
 func (t tx) PutPool(ctx context.Context, p *fleet.Pool) error {
-	return t.put(ctx, "pool "+p.Name, p, "INSERT OR REPLACE INTO pool(doc, name) VALUES (?, ?)", p.Name)
+	return t.put(ctx, "pool "+p.Name, p, "INSERT INTO pool(doc, name) VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET doc = excluded.doc", p.Name)
 }
 
 func (t tx) Image(ctx context.Context, digest string) (*fleet.Image, error) {
@@ -241,7 +311,7 @@ func (t tx) Images(ctx context.Context) ([]*fleet.Image, error) {
 }
 
 func (t tx) PutImage(ctx context.Context, i *fleet.Image) error {
-	return t.put(ctx, "image "+i.Digest, i, "INSERT OR REPLACE INTO image(doc, digest, published) VALUES (?, ?, ?)",
+	return t.put(ctx, "image "+i.Digest, i, "INSERT INTO image(doc, digest, published) VALUES (?, ?, ?) ON CONFLICT (digest) DO UPDATE SET doc = excluded.doc, published = excluded.published",
 		i.Digest, i.Published.UnixNano())
 }
 
@@ -254,13 +324,17 @@ func (t tx) DeleteImage(ctx context.Context, digest string) error {
 }
 
 func (t tx) AppendEvent(ctx context.Context, e *fleet.Event) error {
-	r, err := t.q.ExecContext(ctx, "INSERT INTO event(at, actor, node, kind, message) VALUES (?, ?, ?, ?, ?)",
-		e.At.UnixNano(), e.Actor, e.Node, e.Kind, e.Message)
+	err := t.queryRow(ctx, "INSERT INTO event(at, actor, node, kind, message) VALUES (?, ?, ?, ?, ?) RETURNING id",
+		e.At.UnixNano(), e.Actor, e.Node, e.Kind, plain(e.Message)).Scan(&e.ID)
 	if err != nil {
 		return fmt.Errorf("writing an event: %w", err)
 	}
-	e.ID, err = r.LastInsertId()
-	return err
+	return nil
+}
+
+// plain cuts out what is no text, which a database may refuse.
+func plain(s string) string {
+	return strings.ReplaceAll(strings.ToValidUTF8(s, "?"), "\x00", " ")
 }
 
 func (t tx) PruneEvents(ctx context.Context, before time.Time, keep int) (int64, error) {
@@ -280,11 +354,11 @@ func (t tx) Events(ctx context.Context, q store.EventQuery) ([]fleet.Event, erro
 	}
 	if q.Last {
 		query += " ORDER BY id DESC LIMIT " + strconv.Itoa(q.Max())
-		query = "SELECT * FROM (" + query + ") ORDER BY id"
+		query = "SELECT * FROM (" + query + ") AS e ORDER BY id"
 	} else {
 		query += " ORDER BY id LIMIT " + strconv.Itoa(q.Max())
 	}
-	rows, err := t.q.QueryContext(ctx, query, args...)
+	rows, err := t.query(ctx, query, args...)
 	if err != nil {
 		return nil, fmt.Errorf("listing events: %w", err)
 	}
@@ -307,7 +381,7 @@ func (t tx) Enrolment(ctx context.Context, node string) (*store.Enrolment, error
 }
 
 func (t tx) PutEnrolment(ctx context.Context, e *store.Enrolment) error {
-	return t.put(ctx, "enrolment of "+e.Node, e, "INSERT OR REPLACE INTO enrolment(doc, node) VALUES (?, ?)", e.Node)
+	return t.put(ctx, "enrolment of "+e.Node, e, "INSERT INTO enrolment(doc, node) VALUES (?, ?) ON CONFLICT (node) DO UPDATE SET doc = excluded.doc", e.Node)
 }
 
 func (t tx) DeleteEnrolment(ctx context.Context, node string) error {
@@ -316,7 +390,7 @@ func (t tx) DeleteEnrolment(ctx context.Context, node string) error {
 }
 
 func (t tx) PutTicket(ctx context.Context, k *store.Ticket) error {
-	_, err := t.exec(ctx, "INSERT OR REPLACE INTO ticket(kind, key, node, expires, payload) VALUES (?, ?, ?, ?, ?)",
+	_, err := t.exec(ctx, "INSERT INTO ticket(kind, key, node, expires, payload) VALUES (?, ?, ?, ?, ?) ON CONFLICT (kind, key) DO UPDATE SET node = excluded.node, expires = excluded.expires, payload = excluded.payload",
 		k.Kind, k.Key, k.Node, k.Expires.UnixNano(), k.Payload)
 	return err
 }
@@ -327,7 +401,7 @@ func (t tx) TakeTicket(ctx context.Context, kind, key, node string, now time.Tim
 	}
 	k := &store.Ticket{Kind: kind, Key: key, Node: node}
 	var at int64
-	err := t.q.QueryRowContext(ctx, "DELETE FROM ticket WHERE kind = ? AND key = ? AND node = ? RETURNING expires, payload",
+	err := t.queryRow(ctx, "DELETE FROM ticket WHERE kind = ? AND key = ? AND node = ? RETURNING expires, payload",
 		kind, key, node).Scan(&at, &k.Payload)
 	if errors.Is(err, sql.ErrNoRows) {
 		return nil, store.NotFound(kind, "…")
@@ -337,7 +411,7 @@ func (t tx) TakeTicket(ctx context.Context, kind, key, node string, now time.Tim
 }
 
 func (t tx) Leases(ctx context.Context) ([]store.Lease, error) {
-	rows, err := t.q.QueryContext(ctx, "SELECT ip, doc FROM lease ORDER BY ip")
+	rows, err := t.query(ctx, "SELECT ip, doc FROM lease ORDER BY ip")
 	if err != nil {
 		return nil, fmt.Errorf("listing leases: %w", err)
 	}
@@ -354,7 +428,7 @@ func (t tx) Leases(ctx context.Context) ([]store.Lease, error) {
 }
 
 func (t tx) PutLease(ctx context.Context, l store.Lease) error {
-	if _, err := t.exec(ctx, "INSERT OR REPLACE INTO lease(ip, doc) VALUES (?, ?)", l.IP, l.Doc); err != nil {
+	if _, err := t.exec(ctx, "INSERT INTO lease(ip, doc) VALUES (?, ?) ON CONFLICT (ip) DO UPDATE SET doc = excluded.doc", l.IP, l.Doc); err != nil {
 		return fmt.Errorf("writing lease of %s: %w", l.IP, err)
 	}
 	return nil

@@ -1,4 +1,4 @@
-package sqlite
+package sqlstore
 
 import (
 	"cmp"
@@ -74,11 +74,11 @@ func (t tx) loadMoves(ctx context.Context, r *fleet.Rollout) error {
 
 func (t tx) CreateRollout(ctx context.Context, r *fleet.Rollout) error {
 	var n int64
-	if err := t.q.QueryRowContext(ctx, "SELECT coalesce(max(id), 0) + 1 FROM rollout").Scan(&n); err != nil {
+	if err := t.queryRow(ctx, "SELECT coalesce(max(id), 0) + 1 FROM rollout").Scan(&n); err != nil {
 		return fmt.Errorf("naming a rollout: %w", err)
 	}
 	r.ID = "r" + strconv.FormatInt(n, 10)
-	if _, err := t.exec(ctx, "INSERT INTO rollout(id, doc) VALUES (?, x'7b7d')", n); err != nil {
+	if _, err := t.exec(ctx, "INSERT INTO rollout(id, doc) VALUES (?, ?)", n, []byte("{}")); err != nil {
 		return fmt.Errorf("writing rollout %q: %w", r.ID, err)
 	}
 	return t.PutRollout(ctx, r)
@@ -118,7 +118,7 @@ func (t tx) saveMoves(ctx context.Context, r *fleet.Rollout, old []fleet.Move) e
 		if err != nil {
 			return fmt.Errorf("rollout %q, node %q: %w", r.ID, m.Node, err)
 		}
-		if _, err := t.exec(ctx, "INSERT OR REPLACE INTO move(rollout, seq, doc) VALUES (?, ?, ?)", number(r.ID), i, doc); err != nil {
+		if _, err := t.exec(ctx, "INSERT INTO move(rollout, seq, doc) VALUES (?, ?, ?) ON CONFLICT (rollout, seq) DO UPDATE SET doc = excluded.doc", number(r.ID), i, doc); err != nil {
 			return fmt.Errorf("writing rollout %q, node %q: %w", r.ID, m.Node, err)
 		}
 	}

@@ -1,4 +1,4 @@
-package sqlite
+package sqlstore
 
 import (
 	"context"
@@ -11,7 +11,7 @@ import (
 
 func (t tx) Record(ctx context.Context, kind, key string) (*store.Record, error) {
 	r := &store.Record{Kind: kind, Key: key}
-	err := t.q.QueryRowContext(ctx, "SELECT node, doc FROM record WHERE kind = ? AND key = ?", kind, key).Scan(&r.Node, &r.Doc)
+	err := t.queryRow(ctx, "SELECT node, doc FROM record WHERE kind = ? AND key = ?", kind, key).Scan(&r.Node, &r.Doc)
 	if errors.Is(err, sql.ErrNoRows) {
 		return nil, store.NotFound(kind, key)
 	}
@@ -26,7 +26,7 @@ func (t tx) Records(ctx context.Context, kind, from, to string) ([]store.Record,
 	if to != "" {
 		query, args = query+" AND key < ?", append(args, to)
 	}
-	rows, err := t.q.QueryContext(ctx, query+" ORDER BY key", args...)
+	rows, err := t.query(ctx, query+" ORDER BY key", args...)
 	if err != nil {
 		return nil, fmt.Errorf("listing %s: %w", kind, err)
 	}
@@ -47,7 +47,7 @@ func (t tx) PutRecord(ctx context.Context, r store.Record) error {
 	if doc == nil {
 		doc = []byte{}
 	}
-	if _, err := t.exec(ctx, "INSERT OR REPLACE INTO record(kind, key, node, doc) VALUES (?, ?, ?, ?)", r.Kind, r.Key, r.Node, doc); err != nil {
+	if _, err := t.exec(ctx, "INSERT INTO record(kind, key, node, doc) VALUES (?, ?, ?, ?) ON CONFLICT (kind, key) DO UPDATE SET node = excluded.node, doc = excluded.doc", r.Kind, r.Key, r.Node, doc); err != nil {
 		return fmt.Errorf("writing %s %q: %w", r.Kind, r.Key, err)
 	}
 	return nil
