@@ -64,7 +64,7 @@ func newRootCommand() *cobra.Command {
 	cmd.AddCommand(
 		newInitCommand(), newServeCommand(g), newCheckConfigCommand(g),
 		newNodeCommand(g), newReimageCommand(g), newSlotCommand(g), newVerdictCommand(g),
-		newPowerCommand(g), newBMCCommand(g),
+		newPowerCommand(g), newBMCCommand(g), newRecoveryCommand(g),
 		newPoolCommand(g), newBaselineCommand(g), newImageCommand(g), newRolloutCommand(g), newEventsCommand(g), newVersionCommand(g),
 		newBackupCommand(g), newRestoreCommand(g), newDoctorCommand(g), newTopCommand(g), man.Command(),
 	)
