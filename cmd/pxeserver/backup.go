@@ -58,7 +58,18 @@ const (
 	backupConfig = "pxeserver.yaml"
 )
 
+// inDatabase says what to do where the fleet state is in a database.
+func inDatabase(c *config.Config, instead string) error {
+	if c.Store == "" {
+		return nil
+	}
+	return refusedf("the fleet state is in %s: %s; keep copies of %s, %s and %s too, they are the same on all servers", c.Store, instead, c.CAFile(), c.CAKeyFile(), c.BMCKeyFile())
+}
+
 func backup(ctx context.Context, g *globals, c *config.Config, to string) error {
+	if err := inDatabase(c, "back it up with pg_dump"); err != nil {
+		return err
+	}
 	dir, err := os.MkdirTemp(filepath.Dir(to), ".backup-")
 	if err != nil {
 		return fmt.Errorf("backup: %w", err)
@@ -139,6 +150,9 @@ the backup are gone, and nodes enrol again by themselves where needed.
 }
 
 func restore(ctx context.Context, c *config.Config, from string, force bool) error {
+	if err := inDatabase(c, "restore it with pg_restore while no server runs"); err != nil {
+		return err
+	}
 	unlock, err := lockDir(c.DataDir)
 	if err != nil {
 		return err

@@ -16,6 +16,7 @@ import (
 
 	"github.com/turnout-project/turnout/internal/config"
 	"github.com/turnout-project/turnout/internal/doctor"
+	"github.com/turnout-project/turnout/internal/store/postgres"
 	"github.com/turnout-project/turnout/internal/store/sqlite"
 )
 
@@ -29,8 +30,8 @@ func newDoctorCommand(g *globals) *cobra.Command {
 		Use: "doctor", Short: "Look for what keeps this server from its work",
 		Long: `Looks, on the machine of the server, at its configuration, interface, ports,
 other DHCP servers, clock, certificates, secrets, fleet state, images, disk
-space and limits, and says of each what it found and what to do about it.
-Nothing is changed; it may be called while the server runs, and before.
+space and limits, through a running server at the BMCs of nodes, and says of
+each what it found and what to do about it. Nothing is changed; it may be called while the server runs, and before.
 
 It asks on the rack's interface which DHCP servers there are, as a booting
 machine does, and waits --wait for their answers. Run it as root: others see
@@ -46,6 +47,9 @@ Exit status 1 means that something does not work; warnings do not count.
 				return err
 			}
 			fs := examine(cmd.Context(), c, wait, nodes)
+			if api, err := g.client(); err == nil && serverRuns(c) {
+				fs = append(fs, bmcs(cmd.Context(), api))
+			}
 			if quiet {
 				fs = trouble(fs)
 			}
@@ -160,6 +164,9 @@ func wantedPorts(c *config.Config) []doctor.Port {
 // a running server is not disturbed.
 func state(ctx context.Context, c *config.Config) doctor.Finding {
 	const check = "fleet state"
+	if c.Store != "" {
+		return database(ctx, c, check)
+	}
 	dir, err := os.MkdirTemp("", "turnout-doctor-")
 	if err != nil {
 		return doctor.Finding{Check: check, Level: doctor.Warning, Found: err.Error()}
@@ -177,4 +184,16 @@ func state(ctx context.Context, c *config.Config) doctor.Finding {
 		return doctor.Finding{Check: check, Level: doctor.Failure, Found: err.Error(), Fix: "restore the last backup: pxeserver restore FILE --force"}
 	}
 	return doctor.Finding{Check: check, Level: doctor.OK, Found: c.StateFile() + " is whole"}
+}
+
+// database asks whether the database answers and has tables we know.
+func database(ctx context.Context, c *config.Config, check string) doctor.Finding {
+	password, err := c.StoreSecret()
+	if err == nil {
+		err = postgres.Check(ctx, c.Store, password)
+	}
+	if err != nil {
+		return doctor.Finding{Check: check, Level: doctor.Failure, Found: err.Error(), Fix: "docs/high-availability.md says what the database needs"}
+	}
+	return doctor.Finding{Check: check, Level: doctor.OK, Found: c.Store + " answers"}
 }

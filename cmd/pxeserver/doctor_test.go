@@ -32,10 +32,23 @@ func TestDoctor(t *testing.T) {
 		return out
 	}
 	fs := find()
-	for _, check := range []string{"interface", "fleet state", "image store", "CA key", "tokens", "CA certificate"} {
+	for _, check := range []string{"interface", "fleet state", "image store", "CA key", "tokens", "CA certificate", "BMCs"} {
 		if fs[check].Level != doctor.OK {
 			t.Errorf("%s of a good server: %+v", check, fs[check])
 		}
+	}
+	if r := l.do("node", "add", "n1", "--pool", "rack", "--mac", "52:54:00:12:34:56"); r.code != exitOK {
+		t.Fatalf("node add: %+v", r)
+	}
+	password := filepath.Join(l.dir, "bmc.pw")
+	if err := os.WriteFile(password, []byte("s3cret\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if r := l.do("bmc", "set", "n1", "--address", "127.0.0.1:1", "--user", "root", "--password-file", password, "--pin", strings.Repeat("00", 32), "--no-check"); r.code != exitOK {
+		t.Fatalf("bmc set: %+v", r)
+	}
+	if f := find()["BMCs"]; f.Level != doctor.Warning || !strings.Contains(f.Found, "1 of 1 do not answer; n1: ") {
+		t.Errorf("a BMC that does not answer: %+v", f)
 	}
 	if err := os.Chmod(filepath.Join(l.dir, "data", "ca.key"), 0o644); err != nil {
 		t.Fatal(err)

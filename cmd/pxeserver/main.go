@@ -66,7 +66,7 @@ func newRootCommand() *cobra.Command {
 		newNodeCommand(g), newReimageCommand(g), newSlotCommand(g), newVerdictCommand(g),
 		newPowerCommand(g), newBMCCommand(g), newRecoveryCommand(g),
 		newPoolCommand(g), newBaselineCommand(g), newImageCommand(g), newRolloutCommand(g), newEventsCommand(g), newVersionCommand(g),
-		newBackupCommand(g), newRestoreCommand(g), newDoctorCommand(g), newTopCommand(g), man.Command(),
+		newBackupCommand(g), newRestoreCommand(g), newDoctorCommand(g), newTopCommand(g), newDHCPCommand(g), newExplainCommand(g), man.Command(),
 	)
 	addExamples(cmd, "")
 	return cmd

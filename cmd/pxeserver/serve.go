@@ -12,6 +12,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -26,6 +27,8 @@ import (
 	"github.com/turnout-project/turnout/internal/oci"
 	"github.com/turnout-project/turnout/internal/rollout"
 	"github.com/turnout-project/turnout/internal/server"
+	"github.com/turnout-project/turnout/internal/store"
+	"github.com/turnout-project/turnout/internal/store/postgres"
 	"github.com/turnout-project/turnout/internal/store/sqlite"
 )
 
@@ -77,7 +80,7 @@ func newCheckConfigCommand(g *globals) *cobra.Command {
 			}
 			fmt.Fprintln(cmd.OutOrStdout(), "the configuration is good")
 			if verbose {
-				fmt.Fprintf(cmd.OutOrStdout(), "API: %s\nCA: %s\ntoken: %s\nfleet state: %s\nimages: %s\n", c.NodeAPI(), c.CAFile(), c.TokenFile(), c.StateFile(), c.ImageDir())
+				fmt.Fprintf(cmd.OutOrStdout(), "API: %s\nCA: %s\ntoken: %s\nfleet state: %s\nimages: %s\n", c.NodeAPI(), c.CAFile(), c.TokenFile(), c.StateName(), c.ImageDir())
 			}
 			return nil
 		},
@@ -97,7 +100,7 @@ func serve(ctx context.Context, c *config.Config, log *slog.Logger) error {
 		return err
 	}
 	defer unlock()
-	st, err := sqlite.Open(ctx, c.StateFile())
+	st, err := openStore(ctx, c)
 	if err != nil {
 		return err
 	}
@@ -118,22 +121,50 @@ func serve(ctx context.Context, c *config.Config, log *slog.Logger) error {
 	}
 	log.Info("API ready", "address", l.Addr().String(), "url", c.NodeAPI(), "version", o.Version)
 
+	boot := bootServer(c, srv, st, log)
+	srv.Boot = boot
 	parts, ctx := errgroup.WithContext(ctx)
 	parts.Go(func() error { return serveAPI(ctx, srv, l, log) })
-	parts.Go(func() error { return bootServer(c, srv, st, log).Serve(ctx) })
+	parts.Go(func() error { return boot.Serve(ctx) })
+	parts.Go(func() error { srv.KeepBoots(ctx); return nil })
 	parts.Go(func() error {
-		(&rollout.Executor{Store: st, Log: log, Wake: srv.Wake()}).Run(ctx)
+		store.Lead(ctx, st, func(ctx context.Context) { lead(ctx, c, srv, log) })
 		return nil
 	})
-	parts.Go(func() error { srv.Watch(ctx); return nil })
-	parts.Go(func() error { srv.WatchPeers(ctx); return nil })
-	parts.Go(func() error { srv.Recover(ctx); return nil })
-	parts.Go(func() error { srv.Prune(ctx, c.Events.Keep, c.Events.Most); return nil })
 	err = parts.Wait()
 	if err == nil {
 		log.Info("stopped")
 	}
 	return err
+}
+
+// openStore opens the fleet state where the configuration says it is.
+func openStore(ctx context.Context, c *config.Config) (store.Store, error) {
+	if c.Store == "" {
+		return sqlite.Open(ctx, c.StateFile())
+	}
+	password, err := c.StoreSecret()
+	if err != nil {
+		return nil, &statusError{exitUsage, err.Error()}
+	}
+	return postgres.Open(ctx, c.Store, password)
+}
+
+// lead does what one server does for the fleet, until ctx ends.
+func lead(ctx context.Context, c *config.Config, srv *server.Server, log *slog.Logger) {
+	log.Info("this server leads: it carries rollouts on and watches the fleet")
+	var all sync.WaitGroup
+	for _, part := range []func(){
+		func() { (&rollout.Executor{Store: srv.Store, Log: log, Wake: srv.Wake()}).Run(ctx) },
+		func() { srv.Watch(ctx) },
+		func() { srv.WatchPeers(ctx) },
+		func() { srv.Recover(ctx) },
+		func() { srv.Prune(ctx, c.Events.Keep, c.Events.Most) },
+	} {
+		all.Go(part)
+	}
+	all.Wait()
+	log.Info("this server leads no more")
 }
 
 // options reads the files that the configuration names.
@@ -275,6 +306,6 @@ func portOr(p, usual int) int {
 	return p
 }
 
-func bootServer(c *config.Config, srv *server.Server, st *sqlite.Store, log *slog.Logger) *netboot.Server {
-	return &netboot.Server{Config: bootConfig(c), Policy: srv, Leases: server.Leases{Store: st}, Log: log, Events: srv.BootEvent}
+func bootServer(c *config.Config, srv *server.Server, st store.Store, log *slog.Logger) *netboot.Server {
+	return &netboot.Server{Config: bootConfig(c), Policy: srv, Leases: server.Leases{Store: st}, Log: log, Events: srv.BootEvent, Trace: srv.TraceBoot}
 }

@@ -39,7 +39,7 @@ func (t Trace) String() string {
 	if t.Type == "" {
 		fmt.Fprintf(&b, " %d bytes from %s", len(t.Request), t.From)
 	} else {
-		fmt.Fprintf(&b, " %s (%s %s)", t.Type, t.Client.Kind, t.Client.CPU())
+		fmt.Fprintf(&b, " %s (%s)", t.Type, strings.TrimSpace(string(t.Client.Kind)+" "+t.Client.CPU()))
 	}
 	if t.Answer == "" {
 		b.WriteString(" -> silence")

@@ -3,6 +3,7 @@ package server
 import (
 	"net/http"
 	"reflect"
+	"slices"
 	"strings"
 
 	"github.com/turnout-project/turnout/internal/api"
@@ -22,7 +23,7 @@ type operation struct {
 
 type param struct{ name, kind, what string }
 
-var operations = append([]operation{
+var operations = slices.Concat([]operation{
 	{"POST " + api.PathEnrol, "Show a TPM and ask to be let in", "", nil, api.EnrolRequest{}, api.EnrolResponse{}, ""},
 	{"POST " + api.PathActivate, "Return the secret that only the TPM opens", "", nil, api.ActivateRequest{}, api.ActivateResponse{}, ""},
 	{"POST " + api.PathNonce, "Get a nonce for the next quote", "node", nil, nil, api.NonceResponse{}, ""},
@@ -67,7 +68,7 @@ var operations = append([]operation{
 	{"POST " + api.PathBaselines + "/{id}/approve", "Let nodes of a model show what was seen", "operator", nil, nil, fleet.Baseline{}, ""},
 	{"DELETE " + api.PathBaselines + "/{id}", "Forget a baseline", "operator", nil, nil, nil, ""},
 	{"GET " + api.PathOpenAPI, "This document", "", nil, nil, nil, "application/json"},
-}, recoveryOperations...)
+}, recoveryOperations, bootOperations)
 
 // alsoShown are types that no operation's body names.
 var alsoShown = []any{api.Problem{}, api.Hello{}, api.Rows{}, api.RolloutSummary{}}

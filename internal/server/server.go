@@ -35,6 +35,7 @@ type Options struct {
 
 	AttestEvery time.Duration // how often nodes attest again; 0: once per boot
 	AttestAlarm time.Duration // age of a node's verification that is told; 0: none
+	Boot        Boot          // the boot services; nil: there are none
 	BMC         *bmc.Keys     // seals the passwords of BMCs; nil: there can be none
 
 	Recovery *recovery.Config // what is done by itself about nodes in trouble; nil: nothing
@@ -85,6 +86,7 @@ type Server struct {
 	news    *news
 	wake    chan struct{}
 	board   *board
+	tracers tracers
 	console *console.Console
 
 	mu     sync.Mutex
@@ -219,6 +221,7 @@ func (s *Server) mux() *mux {
 	view(api.PathNodes+"/{node}/console", s.consoleLog)
 	view(api.PathImageList+"/{digest}", s.showImage)
 	s.recoveryRoutes(m)
+	s.bootRoutes(m)
 	m.HandleFunc("GET "+api.PathOpenAPI, s.answer(s.openAPI))
 
 	m.Handle(console.Path, s.console)
