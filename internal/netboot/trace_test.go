@@ -30,8 +30,8 @@ func TestTrace(t *testing.T) {
 		"03:04:05.000 br0 unidentified client 249 bytes from 0.0.0.0:68 -> silence: malformed: ",
 		"-> silence: not a DHCP request",
 		"DISCOVER (uefi-pxe amd64) -> OFFER by frame to 10.77.0.",
-		"DISCOVER (os ) -> OFFER by frame to 10.77.0.",
-		"REQUEST (os ) -> NAK by broadcast to 255.255.255.255:68: 10.77.0.1 is not free for this client",
+		"DISCOVER (os) -> OFFER by frame to 10.77.0.",
+		"REQUEST (os) -> NAK by broadcast to 255.255.255.255:68: 10.77.0.1 is not free for this client",
 		"DISCOVER (bios 386) -> silence: BIOS firmware cannot start a UKI",
 	}
 	if len(traces) != len(want) {
