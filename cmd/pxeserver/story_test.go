@@ -44,29 +44,21 @@ func (l *lab) join(mac fleet.MAC) *agent {
 		l.t.Fatal(err)
 	}
 	defer d.Close()
-	ca, err := os.ReadFile(filepath.Join(l.dir, "ca.pem"))
-	if err != nil {
-		l.t.Fatal(err)
-	}
-	server := ""
-	for line := range strings.Lines(l.must("check-config", "--verbose")) {
-		if u, ok := strings.CutPrefix(line, "API: "); ok {
-			server = strings.TrimSpace(u)
-		}
-	}
-	c, err := api.NewNodeClient(server, ca)
-	if err != nil {
-		l.t.Fatal(err)
-	}
+	c := l.client()
 	if err := enrol(c, d, mac); err != nil {
 		l.t.Fatal(err)
 	}
-	a := &agent{t: l.t, c: c, done: make(chan struct{})}
+	return newAgent(l.t, c)
+}
+
+// newAgent brings an enrolled node to life.
+func newAgent(t *testing.T, c *api.NodeClient) *agent {
+	a := &agent{t: t, c: c, done: make(chan struct{})}
 	a.r = fleet.Report{Stage: fleet.StageInstaller, BootID: "boot-0", Activity: "idle",
 		Slots: []fleet.SlotReport{{Slot: fleet.SlotA, State: fleet.SlotEmpty}, {Slot: fleet.SlotB, State: fleet.SlotEmpty}}}
 	run, cancel := context.WithCancel(ctx)
 	a.cancel = cancel
-	l.t.Cleanup(func() { cancel(); <-a.done })
+	t.Cleanup(func() { cancel(); <-a.done })
 	go a.live(run)
 	return a
 }

@@ -23,6 +23,7 @@ import (
 // makes them whole.
 type Config struct {
 	DataDir   string        `yaml:"data_dir"`         // fleet state, images, CA
+	Store     string        `yaml:"store"`            // "": a file in DataDir; else the URL of a PostgreSQL database
 	Address   string        `yaml:"address"`          // IPv4 address told to nodes
 	Interface string        `yaml:"interface"`        // for DHCP; "" means all that have an address in the subnet
 	Names     []string      `yaml:"names"`            // more names and addresses of the server for its certificate
@@ -36,9 +37,11 @@ type Config struct {
 	NodeCert  time.Duration `yaml:"node_certificate"` // how long a node's certificate lasts
 	Events    Events        `yaml:"events"`           // how much of the history is kept
 	Attest    Attestation   `yaml:"attestation"`      //
-	Recovery  Recovery      `yaml:"recovery"`         // what is done by itself about nodes in trouble
-	Alerts    []Alert       `yaml:"alerts"`           // webhooks
-	Console   string        `yaml:"console_logs"`     // files of nodes' serial consoles, with {node} in the name
+
+	StorePassword string   `yaml:"store_password_file"` // with the password of Store's user
+	Recovery      Recovery `yaml:"recovery"`            // what is done by itself about nodes in trouble
+	Alerts        []Alert  `yaml:"alerts"`              // webhooks
+	Console       string   `yaml:"console_logs"`        // files of nodes' serial consoles, with {node} in the name
 }
 
 // Events says how much of the history is kept; 0 is no limit.
@@ -265,7 +268,7 @@ func (c *Config) check() error {
 	case c.Console != "" && !strings.Contains(filepath.Base(c.Console), "{node}"):
 		return bad("console_logs", "%q: want a file name with {node} in it, such as /var/log/consoles/{node}.log", c.Console)
 	}
-	if err := errors.Join(c.Attest.check(), c.Recovery.check(), checkAlerts(c.Alerts)); err != nil {
+	if err := errors.Join(c.checkStore(), c.Attest.check(), c.Recovery.check(), checkAlerts(c.Alerts)); err != nil {
 		return err
 	}
 	return c.checkDHCP()
@@ -340,6 +343,7 @@ func (c *Config) resolve(dir string) {
 	whole(&c.DataDir)
 	whole(&c.Console)
 	whole(&c.Tokens)
+	whole(&c.StorePassword)
 	resolveAlerts(dir, c.Alerts)
 	for i := range c.ImageKeys {
 		whole(&c.ImageKeys[i])
@@ -369,6 +373,14 @@ func (c *Config) BMCKeyFile() string { return filepath.Join(c.DataDir, "bmc.key"
 
 // StateFile is the fleet state.
 func (c *Config) StateFile() string { return filepath.Join(c.DataDir, "fleet.db") }
+
+// StateName is where the fleet state is, for people.
+func (c *Config) StateName() string {
+	if c.Store != "" {
+		return c.Store
+	}
+	return c.StateFile()
+}
 
 // ImageDir is the image store, an OCI layout.
 func (c *Config) ImageDir() string { return filepath.Join(c.DataDir, "images") }

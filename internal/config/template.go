@@ -41,6 +41,11 @@ var fileText = template.Must(template.New("pxeserver.yaml").Funcs(template.FuncM
 # Fleet state (SQLite), images and the CA's private key. Back it up.
 data_dir: {{q .DataDir}}
 
+# Where fleet state is kept instead, for several servers at once:
+# "postgres://USER@HOST/DATABASE"; "" is the file. See docs/high-availability.md.
+store: {{q .Store}}
+store_password_file: {{q .StorePassword}}
+
 # The IPv4 address under which nodes reach this server.
 address: {{q .Address}}
 

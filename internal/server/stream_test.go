@@ -161,7 +161,7 @@ func TestTimelineOfNode(t *testing.T) {
 	l.srv.BootEvent("dhcp.offer", m.mac, "offered installer.efi")
 	run, cancel := context.WithCancel(ctx)
 	done := make(chan struct{})
-	go func() { l.srv.Watch(run); close(done) }()
+	go func() { l.srv.KeepBoots(run); close(done) }()
 	for len(l.events("dhcp.")) == 0 {
 		time.Sleep(time.Millisecond)
 	}

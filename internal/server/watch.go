@@ -59,24 +59,35 @@ type bootLine struct {
 	at   time.Time
 }
 
-// Watch writes boot events and looks for nodes that fell silent, until ctx
+// KeepBoots writes what this server's boot services have told, until ctx
 // ends.
+func (s *Server) KeepBoots(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case b := <-s.boots:
+			if err := s.writeBoot(ctx, b); err != nil && ctx.Err() == nil {
+				s.log.Error("keeping a boot event", "err", err)
+			}
+		}
+	}
+}
+
+// Watch looks for nodes that fell silent, until ctx ends. Of several servers
+// on one store only the leader does.
 func (s *Server) Watch(ctx context.Context) {
 	t := time.NewTicker(max(s.Heartbeat, time.Second))
 	defer t.Stop()
 	lives := map[string]*pulse.Liveness{} // by node
 	stale := map[string]time.Time{}
 	for {
-		var err error
 		select {
 		case <-ctx.Done():
 			return
-		case b := <-s.boots:
-			err = s.writeBoot(ctx, b)
 		case <-t.C:
-			err = errors.Join(s.findLost(ctx, lives), s.findUnverified(ctx, stale))
 		}
-		if err != nil && ctx.Err() == nil {
+		if err := errors.Join(s.findLost(ctx, lives), s.findUnverified(ctx, stale)); err != nil && ctx.Err() == nil {
 			s.log.Error("watching the fleet", "err", err)
 		}
 	}

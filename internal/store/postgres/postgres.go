@@ -50,9 +50,22 @@ var session = map[string]string{
 // and brings its tables up to date. password, if not empty, is the user's.
 // Tables of a newer program are refused, untouched.
 func Open(ctx context.Context, url, password string) (*Store, error) {
-	c, err := pgx.ParseConfig(url)
+	c, name, err := parse(url, password)
 	if err != nil {
-		return nil, fmt.Errorf("store: %w", err) // pgx shows no password in it
+		return nil, err
+	}
+	write := pool(c, writeConns)
+	if err := migrate(ctx, write); err != nil {
+		return nil, errors.Join(fmt.Errorf("%s: %w", name, err), write.Close())
+	}
+	return sqlstore.New(ctx, sqlstore.Backend{Name: name, Read: pool(c, readConns), Write: write, Shared: true})
+}
+
+// parse returns how to connect, and what to call it.
+func parse(url, password string) (c *pgx.ConnConfig, name string, err error) {
+	c, err = pgx.ParseConfig(url)
+	if err != nil {
+		return nil, "", fmt.Errorf("store: %w", err) // pgx shows no password in it
 	}
 	if password != "" {
 		c.Password = password
@@ -65,12 +78,41 @@ func Open(ctx context.Context, url, password string) (*Store, error) {
 			c.RuntimeParams[k] = v
 		}
 	}
-	name := fmt.Sprintf("fleet state in database %q at %s", c.Database, c.Host)
-	write := pool(c, writeConns)
-	if err := migrate(ctx, write); err != nil {
-		return nil, errors.Join(fmt.Errorf("%s: %w", name, err), write.Close())
+	return c, fmt.Sprintf("fleet state in database %q at %s", c.Database, c.Host), nil
+}
+
+// Check reports what keeps a server from a database. Nothing is changed: one
+// without tables is good.
+func Check(ctx context.Context, url, password string) error {
+	c, name, err := parse(url, password)
+	if err != nil {
+		return err
 	}
-	return sqlstore.New(ctx, sqlstore.Backend{Name: name, Read: pool(c, readConns), Write: write, Shared: true})
+	db := pool(c, 1)
+	defer db.Close()
+	var isThere bool
+	if err := db.QueryRowContext(ctx, "SELECT to_regclass('migration') IS NOT NULL").Scan(&isThere); err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	if !isThere {
+		return nil
+	}
+	know, err := schema.Postgres()
+	if err != nil {
+		return err
+	}
+	have := 0
+	if err := db.QueryRowContext(ctx, "SELECT coalesce(max(version), 0) FROM migration").Scan(&have); err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	if have > len(know) {
+		return fmt.Errorf("%s: %w", name, newerError(have, len(know)))
+	}
+	return nil
+}
+
+func newerError(have, know int) error {
+	return fmt.Errorf("written by a newer pxeserver (version %d, this one knows %d): use that one", have, know)
 }
 
 func pool(c *pgx.ConnConfig, conns int) *sql.DB {
@@ -103,7 +145,7 @@ func migrate(ctx context.Context, db *sql.DB) error {
 		return fmt.Errorf("reading its version: %w", err)
 	}
 	if have > len(know) {
-		return fmt.Errorf("written by a newer pxeserver (version %d, this one knows %d): use that one", have, len(know))
+		return newerError(have, len(know))
 	}
 	for i, m := range know[have:] {
 		if _, err := t.ExecContext(ctx, m.SQL); err != nil {

@@ -187,7 +187,13 @@ func TestTwoWriters(t *testing.T) {
 
 func TestRefusals(t *testing.T) {
 	url := database(t)
+	if err := postgres.Check(context.Background(), url, ""); err != nil {
+		t.Errorf("Check before there are tables: %v", err)
+	}
 	open(t, url).Close()
+	if err := postgres.Check(context.Background(), url, ""); err != nil {
+		t.Errorf("Check: %v", err)
+	}
 	db, err := sql.Open("pgx", url)
 	if err != nil {
 		t.Fatal(err)
@@ -198,6 +204,9 @@ func TestRefusals(t *testing.T) {
 	}
 	if _, err := db.Exec("INSERT INTO migration VALUES (999, 'later')"); err != nil {
 		t.Fatal(err)
+	}
+	if err := postgres.Check(context.Background(), url, ""); err == nil || !strings.Contains(err.Error(), "newer pxeserver") {
+		t.Errorf("Check of tables of a newer program: %v", err)
 	}
 	if _, err := postgres.Open(context.Background(), url, ""); err == nil || !strings.Contains(err.Error(), "newer pxeserver") {
 		t.Errorf("tables of a newer program: %v; want them refused", err)
