@@ -159,6 +159,7 @@ func lead(ctx context.Context, c *config.Config, srv *server.Server, log *slog.L
 		func() { srv.Watch(ctx) },
 		func() { srv.WatchPeers(ctx) },
 		func() { srv.Recover(ctx) },
+		func() { srv.CollectFirmware(ctx) },
 		func() { srv.Prune(ctx, c.Events.Keep, c.Events.Most) },
 	} {
 		all.Go(part)

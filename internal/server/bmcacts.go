@@ -33,9 +33,8 @@ func bmcPower(c *bmc.Session, r *http.Request) (api.Power, error) {
 	return api.Power{Node: r.PathValue("node"), State: state}, err
 }
 
-func bmcMachine(c *bmc.Session, _ *http.Request) (*fleet.Machine, error)    { return c.Machine() }
-func bmcFirmware(c *bmc.Session, _ *http.Request) ([]fleet.Firmware, error) { return c.Firmware() }
-func bmcSensors(c *bmc.Session, _ *http.Request) ([]fleet.Sensor, error)    { return c.Sensors() }
+func bmcMachine(c *bmc.Session, _ *http.Request) (*fleet.Machine, error) { return c.Machine() }
+func bmcSensors(c *bmc.Session, _ *http.Request) ([]fleet.Sensor, error) { return c.Sensors() }
 
 func bmcTask(c *bmc.Session, r *http.Request) (*fleet.BMCTask, error) {
 	return c.Task(r.URL.Query().Get("path"))

@@ -19,11 +19,12 @@ func (s *Server) recoveryRoutes(m *mux) {
 	as(RoleOperator, "POST "+node+"/power", s.setPower)
 	as(RoleOperator, "POST "+node+"/boot", s.bootOnce)
 	as(RoleViewer, "GET "+node+"/machine", askBMC(s, bmcMachine))
-	as(RoleViewer, "GET "+node+"/firmware", askBMC(s, bmcFirmware))
+	as(RoleViewer, "GET "+node+"/firmware", s.showFirmware)
 	as(RoleViewer, "GET "+node+"/sensors", askBMC(s, bmcSensors))
 	as(RoleAdmin, "POST "+node+"/update", s.updateFirmware)
 	as(RoleViewer, "GET "+node+"/task", askBMC(s, bmcTask))
 	as(RoleViewer, "GET "+api.PathRecovery, s.showRecovery)
+	as(RoleViewer, "GET "+api.PathDrift, s.showDrift)
 	as(RoleOperator, "POST "+api.PathRecovery+"/pause", s.pauseRecovery)
 	as(RoleOperator, "POST "+api.PathRecovery+"/resume", s.resumeRecovery)
 }
@@ -41,6 +42,7 @@ var recoveryOperations = []operation{
 	{"GET " + api.PathNodes + "/{node}/bmc/sensors", "Sensors of a node", "viewer", nil, nil, []fleet.Sensor{}, ""},
 	{"POST " + api.PathNodes + "/{node}/bmc/update", "Have a node's BMC install a firmware file (the body)", "admin", []param{{"name", "string", "name of the file"}, {"target", "string", "Redfish path of firmware to update; may be repeated"}}, nil, fleet.BMCTask{}, ""},
 	{"GET " + api.PathNodes + "/{node}/bmc/task", "How a task of a BMC goes", "viewer", []param{{"path", "string", "as the update named it"}}, nil, fleet.BMCTask{}, ""},
+	{"GET " + api.PathDrift, "Where the fleet is not as it should be", "viewer", []param{{"pool", "string", "of the nodes of one pool"}}, nil, fleet.Drift{}, ""},
 	{"GET " + api.PathRecovery, "Nodes in trouble, and what was done about them", "viewer", nil, nil, api.Recovery{}, ""},
 	{"POST " + api.PathRecovery + "/pause", "Do nothing by itself for a time", "operator", nil, api.PauseRequest{}, api.Recovery{}, ""},
 	{"POST " + api.PathRecovery + "/resume", "Take recovery up again", "operator", nil, nil, api.Recovery{}, ""},

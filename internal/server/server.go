@@ -12,6 +12,7 @@ import (
 	"github.com/turnout-project/turnout/internal/api"
 	"github.com/turnout-project/turnout/internal/bmc"
 	"github.com/turnout-project/turnout/internal/console"
+	"github.com/turnout-project/turnout/internal/drift"
 	"github.com/turnout-project/turnout/internal/fleet"
 	"github.com/turnout-project/turnout/internal/metrics"
 	"github.com/turnout-project/turnout/internal/oci"
@@ -96,6 +97,7 @@ type Server struct {
 	boots  chan bootLine
 
 	bmcTurns turns
+	drivers  map[string]drift.Image // of images, by digest
 
 	metrics *metrics.Metrics
 }
