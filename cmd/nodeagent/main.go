@@ -77,7 +77,10 @@ func newRootCommand() *cobra.Command {
 whom to trust and what to check, and the server says which image is wanted.
 
   nodeagent status            which slots there are, which one runs, and why
+  nodeagent slot flip         boot the other slot, with or without a server
+  nodeagent slot log          what happened on this node
   nodeagent health            run the image's health checks once, now
+  nodeagent attest            have the server judge this boot now
   nodeagent gpu check         are the GPUs what the image says?
   systemctl status nodeagent  what the agent is doing (it runs as "nodeagent run")
 
@@ -92,7 +95,7 @@ As /init of an initrd the same program starts a slot or installs the machine.
 	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return usageError{fmt.Errorf("%w; see `%s --help`", err, cmd.CommandPath())}
 	})
-	cmd.AddCommand(newRunCommand(), newStatusCommand(), newHealthCommand(), newGPUCommand(), newVersionCommand(), man.Command())
+	cmd.AddCommand(newRunCommand(), newStatusCommand(), newSlotCommand(), newHealthCommand(), newAttestCommand(), newGPUCommand(), newVersionCommand(), man.Command())
 	return cmd
 }
 
@@ -108,7 +111,7 @@ func newVersionCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "version", Short: "Say which build this is", Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			_, err := fmt.Fprintln(cmd.OutOrStdout(), buildinfo.Long())
+			_, err := fmt.Fprintln(cmd.OutOrStdout(), "nodeagent "+buildinfo.Long())
 			return err
 		},
 	}

@@ -21,7 +21,6 @@ import (
 )
 
 func newStatusCommand() *cobra.Command {
-	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "status",
 		Short: "Show the slots of this node, the boot, and what the agent is doing",
@@ -29,12 +28,17 @@ func newStatusCommand() *cobra.Command {
 last. It changes nothing and needs no server.
 
 ` + exitCodes,
-		Args: noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return status(cmd.Context(), cmd.OutOrStdout(), asJSON)
-		},
+		Example: "  nodeagent status\n  nodeagent status -o json",
+		Args:    noArgs,
 	}
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	output := outputFlag(cmd)
+	asJSON := cmd.Flags().Bool("json", false, "the same as -o json")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if *asJSON {
+			*output = "json"
+		}
+		return status(cmd.Context(), cmd.OutOrStdout(), *output)
+	}
 	return cmd
 }
 
@@ -46,7 +50,7 @@ type statusView struct {
 	Agent   *node.View         `json:"agent,omitempty"`
 }
 
-func status(ctx context.Context, w io.Writer, asJSON bool) error {
+func status(ctx context.Context, w io.Writer, output string) error {
 	info, err := bootinfo.Read(bootinfo.Path)
 	if err != nil {
 		return err
@@ -66,12 +70,7 @@ func status(ctx context.Context, w io.Writer, asJSON bool) error {
 	if st.Problem != nil {
 		v.Problem = st.Problem.Error()
 	}
-	if asJSON {
-		e := json.NewEncoder(w)
-		e.SetIndent("", " ")
-		return e.Encode(v)
-	}
-	return v.print(w)
+	return printed(w, output, v, v.print)
 }
 
 // readView returns what the service showed last, nil if nothing.
@@ -156,7 +155,7 @@ func tries(s fleet.SlotReport) string {
 var errUnhealthy = errors.New("not healthy")
 
 func newHealthCommand() *cobra.Command {
-	return &cobra.Command{
+	cmd := &cobra.Command{
 		Use:   "health",
 		Short: "Run the image's health checks once and show the results",
 		Long: `health runs every check of the image once, with its time limit, and prints the
@@ -164,26 +163,33 @@ results. Nothing follows from them: that is the service's affair. It fails when 
 required check does not pass.
 
 ` + exitCodes,
-		Args: noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			_, identity, err := imageFiles()
-			if err != nil {
-				return err
-			}
-			r := health.Runner{Kernel: identity.Kernel.Release}
-			results := r.Run(cmd.Context(), identity.Health.Checks)
-			t := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)
-			fmt.Fprintln(t, "CHECK\tSTATUS\tCLASS\tMILLISECONDS\tDETAIL")
-			for _, c := range results {
-				fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%s\n", c.Name, c.Status, c.Class, c.Millis, c.Detail)
-			}
-			if err := t.Flush(); err != nil {
-				return err
-			}
-			if c, failed := fleet.FirstFailure(results); failed {
-				return fmt.Errorf("%w: check %q %s: %s", errUnhealthy, c.Name, c.Status, c.Detail)
-			}
-			return nil
-		},
+		Example: "  nodeagent health\n  nodeagent health -o json",
+		Args:    noArgs,
 	}
+	output := outputFlag(cmd)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		_, identity, err := imageFiles()
+		if err != nil {
+			return err
+		}
+		r := health.Runner{Kernel: identity.Kernel.Release}
+		results := r.Run(cmd.Context(), identity.Health.Checks)
+		if err := printed(cmd.OutOrStdout(), *output, results, func(w io.Writer) error { return printChecks(w, results) }); err != nil {
+			return err
+		}
+		if c, failed := fleet.FirstFailure(results); failed {
+			return fmt.Errorf("%w: check %q %s: %s", errUnhealthy, c.Name, c.Status, c.Detail)
+		}
+		return nil
+	}
+	return cmd
+}
+
+func printChecks(w io.Writer, results []fleet.CheckResult) error {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "CHECK\tSTATUS\tCLASS\tMILLISECONDS\tDETAIL")
+	for _, c := range results {
+		fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%s\n", c.Name, c.Status, c.Class, c.Millis, c.Detail)
+	}
+	return t.Flush()
 }

@@ -87,6 +87,9 @@ type Verity struct {
 type Health struct {
 	Soak   Duration `json:"soak"` // all checks must go on passing for this long
 	Checks []Check  `json:"checks"`
+	// ConfirmOffline lets a node confirm a healthy slot without attestation
+	// when no server was reached in its boot.
+	ConfirmOffline bool `json:"confirm_offline,omitempty"`
 }
 
 // Check is one health check; exactly one of the fields from Exec to File

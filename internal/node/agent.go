@@ -31,6 +31,7 @@ type Config struct {
 	Inventory func() *fleet.Inventory
 	Checks    *health.Runner
 	Dir       string // the agent's folder below /var
+	Orders    string // unix socket for a technician's orders, usually OrderSocket; "" for none
 	ReportTo  string // file that shows the last report to `nodeagent status`; "" for none
 	// Reboot starts a reboot and returns.
 	Reboot func(reason string) error
@@ -57,6 +58,8 @@ type Agent struct {
 	recheck chan struct{} // the checks should run now
 	again   chan struct{} // the agent should end, to be started anew
 
+	attesting sync.Mutex // one nonce at a time
+
 	mu        sync.Mutex
 	local     local
 	soak      health.Soak
@@ -66,6 +69,8 @@ type Agent struct {
 	attested  time.Time        // when it was last tried
 	pace      time.Duration    // between accepted attestations, 0: one per boot
 	session   *session.Session // open, or nil
+	began     time.Time
+	reached   bool // a server was, in this boot's agent
 	activity  string
 	lastWhy   string // reason of the last decision, logged when it changes
 	events    []api.NodeEvent
@@ -93,7 +98,7 @@ func New(cfg Config) (*Agent, error) {
 	}
 	return &Agent{
 		cfg: cfg, records: records{keys: keys}, local: readLocal(cfg.Dir), activity: "starting",
-		soak: health.Soak{Need: soak}, wake: make(chan struct{}, 1), beat: make(chan struct{}, 1),
+		began: time.Now(), soak: health.Soak{Need: soak}, wake: make(chan struct{}, 1), beat: make(chan struct{}, 1),
 		recheck: make(chan struct{}, 1), again: make(chan struct{}, 1),
 	}, nil
 }
@@ -107,6 +112,9 @@ func (a *Agent) Run(ctx context.Context) error {
 	defer cancel()
 	wg.Go(func() { a.healthLoop(ctx) })
 	wg.Go(func() { a.serverLoop(ctx) })
+	if a.cfg.Orders != "" {
+		wg.Go(func() { a.orderLoop(ctx) })
+	}
 	notify("READY=1")
 	defer notify("STOPPING=1")
 	return a.mainLoop(ctx, &wg)
@@ -214,10 +222,14 @@ func (a *Agent) finish(act Action, err error) {
 // tell adds a line to the node's story. It is sent with the next heartbeat;
 // the oldest are dropped when the server is away for long.
 func (a *Agent) tell(kind, format string, args ...any) {
+	message := fmt.Sprintf(format, args...)
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	if err := a.writeStory(kind, message); err != nil {
+		a.cfg.Log("warning: the story is not kept: %v", err)
+	}
 	const most = 200
-	a.events = append(a.events, api.NodeEvent{Kind: kind, Message: fmt.Sprintf(format, args...)})
+	a.events = append(a.events, api.NodeEvent{Kind: kind, Message: message})
 	if n := len(a.events) - most; n > 0 {
 		a.events = a.events[n:]
 	}

@@ -24,7 +24,16 @@ type State struct {
 	Failing  *Failure       // a required software check that does not pass now
 	Verdict  *fleet.Verdict // of this boot; nil while the server has not judged
 	Grace    time.Duration  // how long a trial may be unhealthy
+	// Offline is for how long this boot has gone on without ever reaching a
+	// server; 0 once it has. ConfirmOffline is the image's word that a healthy
+	// trial may then be confirmed unattested.
+	Offline        time.Duration
+	ConfirmOffline bool
 }
+
+// offlinePatience is how long a server is waited for before its absence is
+// taken for one.
+const offlinePatience = 2 * time.Minute
 
 // Failure is a check that fails, and for how long the node is not healthy.
 type Failure struct {
@@ -150,6 +159,8 @@ func decideTrial(s State) Action {
 		return Action{Kind: Wait, Slot: s.Booted, Reason: "the loader did not count this boot, so it is not confirmed"}
 	case !s.Soaked:
 		return Action{Kind: Wait, Slot: s.Booted, Reason: "health checks have not passed for the whole soak"}
+	case s.Verdict == nil && s.ConfirmOffline && s.Offline >= offlinePatience:
+		return Action{Kind: Confirm, Slot: s.Booted, Generation: s.booted().Generation, Reason: "healthy; no server was reached, and the image allows to confirm without one"}
 	case s.Verdict == nil || !s.Verdict.Accepted:
 		return Action{Kind: Wait, Slot: s.Booted, Reason: "waiting for an accepted attestation"}
 	}

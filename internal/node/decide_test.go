@@ -57,6 +57,19 @@ func TestDecide(t *testing.T) {
 		want  Action // Reason: a part of it
 	}{
 		{"the installer decides nothing", State{}, Action{Kind: Wait, Reason: "no slot"}},
+		{"no server, and the image does not allow to do without", with(trial(), func(s *State) { s.Soaked, s.Desired, s.Offline = true, fleet.Desired{}, time.Hour }),
+			Action{Kind: Wait, Slot: fleet.SlotB, Reason: "waiting for an accepted attestation"}},
+		{"no server, and the image allows it", with(trial(), func(s *State) {
+			s.Soaked, s.Desired, s.Offline, s.ConfirmOffline = true, fleet.Desired{}, offlinePatience, true
+		}), Action{Kind: Confirm, Slot: fleet.SlotB, Generation: 2, Reason: "no server was reached"}},
+		{"no server yet", with(trial(), func(s *State) {
+			s.Soaked, s.Desired, s.Offline, s.ConfirmOffline = true, fleet.Desired{}, offlinePatience-1, true
+		}), Action{Kind: Wait, Slot: fleet.SlotB, Reason: "waiting for an accepted attestation"}},
+		{"no server, not healthy for the soak", with(trial(), func(s *State) { s.Desired, s.Offline, s.ConfirmOffline = fleet.Desired{}, time.Hour, true }),
+			Action{Kind: Wait, Slot: fleet.SlotB, Reason: "whole soak"}},
+		{"refused, then the server went away", with(trial(), func(s *State) {
+			s.Soaked, s.Offline, s.ConfirmOffline, s.Verdict = true, time.Hour, true, refused(11)
+		}), Action{Kind: Condemn, Slot: fleet.SlotB, Generation: 2, Reason: "attestation refused"}},
 		{"evidence disagrees", with(trial(), func(s *State) { s.Problem = "evidence disagrees"; s.Verdict = refused(11) }),
 			Action{Kind: Wait, Slot: "B", Reason: "evidence disagrees"}},
 

@@ -45,7 +45,10 @@ func (a *Agent) state(f facts, lookErr error, now time.Time) State {
 		Booted: a.cfg.Info.Slot, Slots: f.slots, Counted: f.status.Counted,
 		ArmedNow: a.local.ArmedBoot == a.cfg.Info.BootID,
 		Desired:  a.desired, Acted: a.acted(f), Soaked: a.soak.Soaked(),
-		Verdict: a.verdict, Grace: a.cfg.Grace,
+		Verdict: a.verdict, Grace: a.cfg.Grace, ConfirmOffline: a.cfg.Identity.Health.ConfirmOffline,
+	}
+	if !a.reached {
+		s.Offline = now.Sub(a.began)
 	}
 	switch {
 	case lookErr != nil:

@@ -57,7 +57,7 @@ func (a *Agent) converse(ctx context.Context) error {
 		return err
 	}
 	a.mu.Lock()
-	a.session = s
+	a.session, a.reached = s, true
 	a.mu.Unlock()
 	return a.keep(ctx, s, inv)
 }
@@ -170,6 +170,8 @@ func (a *Agent) dueToAttest() bool {
 
 // attest gets a verdict on this boot.
 func (a *Agent) attest(ctx context.Context, s *session.Session) error {
+	a.attesting.Lock()
+	defer a.attesting.Unlock()
 	f, err := a.look(ctx)
 	if err != nil {
 		return err
