@@ -22,6 +22,7 @@ func (s *Server) heartbeat(w http.ResponseWriter, r *http.Request, known *fleet.
 	if len(rep.Slots) > len(fleet.Slots) {
 		return nil, problem(http.StatusBadRequest, "", "a node has two slots, the report has %d", len(rep.Slots))
 	}
+	s.handouts.heard(known.MACs)
 	var n *fleet.Node
 	var notes []note
 	now, began := s.now(), time.Now()

@@ -14,6 +14,12 @@ import (
 	"github.com/turnout-project/turnout/internal/store"
 )
 
+// The last parts of the names under which UKIs are handed out.
+const (
+	installerFile = "installer.efi"
+	slotFile      = "slot.efi"
+)
+
 // Decide implements netboot.Policy. What a client says of itself is not
 // verified, so nothing secret follows from it: the installer and the slot
 // UKI are the same for every node, and what matters comes after enrolment.
@@ -23,6 +29,9 @@ func (s *Server) Decide(ctx context.Context, c netboot.Client) (netboot.Answer, 
 		return netboot.Answer{}, err
 	}
 	b := decideBoot(n, s.Discovery != "")
+	if since, is := s.handouts.silent(c.MAC, s.now()); is && b.kind == netboot.AnswerSlot {
+		b = boot{netboot.AnswerInstaller, b.image, "got its slot over the network since " + since.UTC().Format("15:04:05") + " UTC and was not heard of: the installer, which mends it"}
+	}
 	a := netboot.Answer{Kind: b.kind, Reason: b.why}
 	if n != nil {
 		a.Node = n.Name
@@ -114,11 +123,11 @@ func (s *Server) serve(ctx context.Context, c netboot.Client, a netboot.Answer, 
 	if cpu := c.CPU(); cpu != "" && cpu != img.Manifest.Architecture {
 		return refuse("image " + rollout.Short(image) + " is for " + img.Manifest.Architecture + ", the machine is " + cpu)
 	}
-	blob, name := img.Manifest.Installer, "installer"
+	blob, name := img.Manifest.Installer, installerFile
 	if a.Kind == netboot.AnswerSlot {
-		blob, name = img.Manifest.UKI, "slot"
+		blob, name = img.Manifest.UKI, slotFile
 	}
-	a.File, a.Size = "b/"+manifest.Short(blob.Digest)+"/"+name+".efi", blob.SizeBytes
+	a.File, a.Size = "b/"+manifest.Short(blob.Digest)+"/"+name, blob.SizeBytes
 	a.Open = func() (io.ReadSeekCloser, error) { return s.Images.Blob(blob.Digest) }
 	return a, nil
 }

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/turnout-project/turnout/internal/alert"
 	"github.com/turnout-project/turnout/internal/api"
 	"github.com/turnout-project/turnout/internal/bmc"
 	"github.com/turnout-project/turnout/internal/console"
@@ -40,6 +41,7 @@ type Options struct {
 	BMC         *bmc.Keys     // seals the passwords of BMCs; nil: there can be none
 
 	Recovery *recovery.Config // what is done by itself about nodes in trouble; nil: nothing
+	Hooks    []alert.Hook     // webhooks; none: nobody is told
 
 	ConsoleLogs string // files of nodes' serial consoles, with {node} in the name; "": none
 
@@ -83,12 +85,13 @@ type Evidence struct {
 // Server answers both APIs. Make one with New.
 type Server struct {
 	Options
-	log     *slog.Logger
-	news    *news
-	wake    chan struct{}
-	board   *board
-	tracers tracers
-	console *console.Console
+	log      *slog.Logger
+	news     *news
+	wake     chan struct{}
+	board    *board
+	tracers  tracers
+	handouts handouts
+	console  *console.Console
 
 	mu     sync.Mutex
 	images map[string]*oci.Image // loaded, by digest: they never change

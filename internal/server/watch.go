@@ -31,6 +31,9 @@ func (s *Server) BootEvent(kind string, mac fleet.MAC, message string) {
 		return
 	}
 	now := s.now()
+	if kind == "tftp.sent" || kind == "http.sent" {
+		s.handouts.sent(mac, message, now)
+	}
 	key, text := string(mac)+" "+kind, clip(message, 500)
 	s.mu.Lock()
 	old, seen := s.booted[key]
