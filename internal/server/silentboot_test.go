@@ -30,7 +30,7 @@ func TestSilentNodeGetsInstaller(t *testing.T) {
 		return a
 	}
 	boot(want("at first", netboot.AnswerSlot))
-	l.clock.add(time.Hour)
+	l.clock.add(20 * time.Minute)
 	boot(want("after one long silence: it may run, and not reach the server", netboot.AnswerSlot))
 	if a := want("after the second", netboot.AnswerInstaller); !strings.Contains(a.Reason, "was not heard of") {
 		t.Errorf("reason: %s", a.Reason)
