@@ -160,6 +160,7 @@ func lead(ctx context.Context, c *config.Config, srv *server.Server, log *slog.L
 		func() { srv.WatchPeers(ctx) },
 		func() { srv.Recover(ctx) },
 		func() { srv.CollectFirmware(ctx) },
+		func() { srv.Alert(ctx) },
 		func() { srv.Prune(ctx, c.Events.Keep, c.Events.Most) },
 	} {
 		all.Go(part)
@@ -186,6 +187,9 @@ func options(c *config.Config) (*server.Options, error) {
 		return nil, err
 	}
 	if o.ImageKeys, err = imageKeys(c.ImageKeys); err != nil {
+		return nil, err
+	}
+	if o.Hooks, err = alertHooks(c); err != nil {
 		return nil, err
 	}
 	var roots [][]byte

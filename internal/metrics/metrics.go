@@ -39,7 +39,7 @@ func New(st store.Reader, now func() time.Time, version string) *Metrics {
 		Name: "turnout_build_info", Help: "1, with the version of the server.", ConstLabels: prometheus.Labels{"version": version},
 	})
 	build.Set(1)
-	m.registry.MustRegister(m.beats, m.took, build, &fleetCollector{st, now},
+	m.registry.MustRegister(m.beats, m.took, build, &fleetCollector{st, now}, &recoveryCollector{st, now},
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }

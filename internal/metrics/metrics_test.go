@@ -2,10 +2,12 @@ package metrics
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"io"
 	"net/http/httptest"
 	"os"
+	"os/exec"
 	"regexp"
 	"strings"
 	"testing"
@@ -34,6 +36,10 @@ func sample(t *testing.T) store.Store {
 			tx.CreateNode(ctx, &fleet.Node{Name: "n2", Pool: "rack", State: fleet.NodeApproved, LastSeen: now, Reported: runs("sha256:bb", hot), Verdict: &fleet.Verdict{}, Banned: []fleet.Ban{{}}}),
 			tx.CreateNode(ctx, &fleet.Node{Name: "n3", Pool: "rack", State: fleet.NodeCordoned, LastSeen: now.Add(-time.Hour), Reported: runs("sha256:aa", hot)}),
 			tx.CreateRollout(ctx, &fleet.Rollout{State: fleet.RolloutDone, Nodes: []fleet.Move{{Node: "n1", State: fleet.MoveDone}}}),
+			tx.PutRecord(ctx, store.Record{Kind: "alert", Key: "pager", Doc: []byte(`{"tries":3,"dropped":7}`)}),
+			tx.PutRecord(ctx, store.Record{Kind: "bmc", Key: "n1", Doc: []byte("{}")}),
+			tx.PutRecord(ctx, store.Record{Kind: "recovery", Key: "state", Doc: []byte(`{"nodes":{"n3":{"trouble":"silent"},"n2":{"trouble":"software","calm":"2026-01-01T00:00:00Z"}},
+				"storms":{"fleet":{}},"log":[{"step":"flip","at":"` + now.Add(-time.Minute).Format(time.RFC3339) + `"},{"step":"flip","at":"` + now.Add(-2*time.Hour).Format(time.RFC3339) + `"}]}`)}),
 			tx.CreateRollout(ctx, &fleet.Rollout{State: fleet.RolloutRunning, Nodes: []fleet.Move{{Node: "n1", State: fleet.MoveMoving}}}),
 		)
 	})
@@ -125,13 +131,86 @@ func TestNamesAreDocumented(t *testing.T) {
 			t.Errorf("docs/metrics.md does not name %s", l[1])
 		}
 	}
-	used := regexp.MustCompile(`turnout_\w+`).FindAllString(rules, -1)
-	if len(used) == 0 || len(names) < 10 {
-		t.Fatalf("%d names in the rules, %d metrics", len(used), len(names))
-	}
-	for _, u := range used {
-		if base := regexp.MustCompile(`_(bucket|count|sum)$`).ReplaceAllString(u, ""); !names[u] && !names[base] {
-			t.Errorf("the alert rules use %s, which is not there", u)
+	for what, text := range map[string]string{"alert rules": rules, "dashboard": read("../../docs/examples/grafana-dashboard.json")} {
+		used := regexp.MustCompile(`turnout_\w+`).FindAllString(text, -1)
+		if len(used) < 10 || len(names) < 15 {
+			t.Fatalf("%d names in the %s, %d metrics", len(used), what, len(names))
 		}
+		for _, u := range used {
+			if base := regexp.MustCompile(`_(bucket|count|sum)$`).ReplaceAllString(u, ""); !names[u] && !names[base] {
+				t.Errorf("the %s use %s, which is not there", what, u)
+			}
+		}
+	}
+}
+
+func TestRecoveryNumbers(t *testing.T) {
+	_, text := scrape(t, New(sample(t), func() time.Time { return now }, "v1"))
+	for _, want := range []string{
+		`turnout_recovery_nodes{trouble="silent"} 1`, `turnout_recovery_nodes{trouble="software"} 0`, "turnout_recovery_storms 1",
+		`turnout_recovery_steps{step="flip"} 1`, `turnout_recovery_steps{step="power-cycle"} 0`, "turnout_bmcs 1",
+		`turnout_alert_failed_tries{hook="pager"} 3`, `turnout_alert_dropped_events{hook="pager"} 7`,
+	} {
+		if !strings.Contains(text, want+"\n") {
+			t.Errorf("the scrape lacks %s", want)
+		}
+	}
+}
+
+// dashboard is as much of Grafana's model as is checked.
+type dashboard struct {
+	Title, UID string
+	Panels     []struct {
+		ID      int
+		Title   string
+		GridPos struct{ X, Y, W, H int }
+		Targets []struct{ Expr, RefID string }
+	}
+}
+
+// The dashboard is what Grafana can read: ids that differ, panels that do not
+// overlap, queries with closed brackets.
+func TestDashboard(t *testing.T) {
+	b, err := os.ReadFile("../../docs/examples/grafana-dashboard.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var d dashboard
+	if err := json.Unmarshal(b, &d); err != nil || d.Title == "" || d.UID == "" || len(d.Panels) < 10 {
+		t.Fatalf("%v, %+v", err, d)
+	}
+	seen := map[int]bool{}
+	taken := map[[2]int]string{}
+	for _, p := range d.Panels {
+		if seen[p.ID] || len(p.Targets) == 0 || p.GridPos.X+p.GridPos.W > 24 {
+			t.Errorf("panel %q: id %d, %d targets, at %+v", p.Title, p.ID, len(p.Targets), p.GridPos)
+		}
+		seen[p.ID] = true
+		for x := range p.GridPos.W {
+			for y := range p.GridPos.H {
+				at := [2]int{p.GridPos.X + x, p.GridPos.Y + y}
+				if taken[at] != "" {
+					t.Fatalf("panels %q and %q overlap", p.Title, taken[at])
+				}
+				taken[at] = p.Title
+			}
+		}
+		for _, q := range p.Targets {
+			if strings.Count(q.Expr, "(") != strings.Count(q.Expr, ")") || strings.Count(q.Expr, "{") != strings.Count(q.Expr, "}") || q.RefID == "" {
+				t.Errorf("panel %q: query %q", p.Title, q.Expr)
+			}
+		}
+	}
+}
+
+// Prometheus's own tool reads the rules, where it is installed.
+func TestPromtool(t *testing.T) {
+	tool, err := exec.LookPath("promtool")
+	if err != nil {
+		t.Log("no promtool here; the rules were only held against the names of metrics")
+		return
+	}
+	if out, err := exec.Command(tool, "check", "rules", "../../docs/examples/alerts.yaml").CombinedOutput(); err != nil {
+		t.Errorf("%v\n%s", err, out)
 	}
 }

@@ -23,6 +23,8 @@ func (s *Server) recoveryRoutes(m *mux) {
 	as(RoleViewer, "GET "+node+"/sensors", askBMC(s, bmcSensors))
 	as(RoleAdmin, "POST "+node+"/update", s.updateFirmware)
 	as(RoleViewer, "GET "+node+"/task", askBMC(s, bmcTask))
+	as(RoleViewer, "GET "+api.PathAlerts, s.listAlerts)
+	as(RoleOperator, "POST "+api.PathAlerts+"/{name}/test", s.testAlert)
 	as(RoleViewer, "GET "+api.PathRecovery, s.showRecovery)
 	as(RoleViewer, "GET "+api.PathDrift, s.showDrift)
 	as(RoleOperator, "POST "+api.PathRecovery+"/pause", s.pauseRecovery)
@@ -43,6 +45,8 @@ var recoveryOperations = []operation{
 	{"POST " + api.PathNodes + "/{node}/bmc/update", "Have a node's BMC install a firmware file (the body)", "admin", []param{{"name", "string", "name of the file"}, {"target", "string", "Redfish path of firmware to update; may be repeated"}}, nil, fleet.BMCTask{}, ""},
 	{"GET " + api.PathNodes + "/{node}/bmc/task", "How a task of a BMC goes", "viewer", []param{{"path", "string", "as the update named it"}}, nil, fleet.BMCTask{}, ""},
 	{"GET " + api.PathDrift, "Where the fleet is not as it should be", "viewer", []param{{"pool", "string", "of the nodes of one pool"}}, nil, fleet.Drift{}, ""},
+	{"GET " + api.PathAlerts, "Webhooks, and how far each is", "viewer", nil, nil, []api.Webhook{}, ""},
+	{"POST " + api.PathAlerts + "/{name}/test", "Send a webhook a test", "operator", nil, nil, api.Webhook{}, ""},
 	{"GET " + api.PathRecovery, "Nodes in trouble, and what was done about them", "viewer", nil, nil, api.Recovery{}, ""},
 	{"POST " + api.PathRecovery + "/pause", "Do nothing by itself for a time", "operator", nil, api.PauseRequest{}, api.Recovery{}, ""},
 	{"POST " + api.PathRecovery + "/resume", "Take recovery up again", "operator", nil, nil, api.Recovery{}, ""},
