@@ -70,7 +70,7 @@ func status(err error) int {
 	switch {
 	case errors.As(err, &usage), errors.As(err, &fault), errors.As(err, &stale), errors.As(err, &unfit), errors.Is(err, image.ErrOptions):
 		return exitUsage
-	case errors.As(err, &verify), errors.As(err, &policy), errors.Is(err, manifest.ErrSignature), errors.Is(err, verity.ErrCorrupt):
+	case errors.As(err, &verify), errors.As(err, &policy), errors.Is(err, manifest.ErrSignature), errors.Is(err, verity.ErrCorrupt), errors.Is(err, errMeasured):
 		return exitVerification
 	}
 	return exitFailure

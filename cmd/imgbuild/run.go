@@ -16,6 +16,7 @@ type runOptions struct {
 	localvm.Options
 	timeout time.Duration
 	dir     string
+	attest  bool
 }
 
 func newRunCommand() *cobra.Command {
@@ -29,10 +30,12 @@ no network, so that its agent finds no server. It needs qemu-system-x86, ovmf an
 swtpm, but not root. IMAGE is a folder that build wrote, or FOLDER@DIGEST.
 
 With --until it ends by itself once the console shows a text, which makes a test
-of it.
+of it. With --attest it runs until the system is up, ends, and the PCRs of its TPM
+are compared with those that the image predicts; a difference is status 3.
 ` + exitCodes,
 		Example: `  imgbuild run images/rack-base
-  imgbuild run images/rack-base --until "Reached target multi-user.target" --timeout 5m`,
+  imgbuild run images/rack-base --until "Reached target multi-user.target" --timeout 5m
+  imgbuild run images/rack-base --attest --timeout 10m`,
 		Args: oneArg("the folder of an image"),
 		RunE: func(cmd *cobra.Command, args []string) error { return runRun(cmd, o, args[0]) },
 	}
@@ -41,6 +44,7 @@ of it.
 	f.IntVar(&o.CPUs, "cpus", 2, "number of CPUs")
 	f.StringVar(&o.Accel, "accel", "", "accelerator of QEMU (default: kvm if the machine has it, else tcg)")
 	f.StringVar(&o.Until, "until", "", "end once the console shows this")
+	f.BoolVar(&o.attest, "attest", false, "compare what its TPM measured with what the image predicts")
 	f.DurationVar(&o.timeout, "timeout", 0, "end after this time, with status 1 (0: never)")
 	f.StringVar(&o.dir, "dir", "", "folder to keep disk, NVRAM and TPM in (default: a temporary one)")
 	return cmd
@@ -52,6 +56,12 @@ func runRun(cmd *cobra.Command, o runOptions, arg string) (err error) {
 		return err
 	}
 	o.Dir, o.In, o.Out = o.dir, os.Stdin, cmd.OutOrStdout()
+	if o.attest {
+		if o.Until == "" {
+			o.Until = booted
+		}
+		o.Seen = func(tpm string) error { return attestRun(cmd.OutOrStdout(), tpm, &img.Manifest.Measurements) }
+	}
 	if o.Until != "" {
 		o.In = nil
 	}

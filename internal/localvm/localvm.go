@@ -32,6 +32,9 @@ type Options struct {
 	// Until ends the machine once the console shows it; "" leaves it to the
 	// machine and to whoever sits at the console.
 	Until string
+	// Seen is called with the control socket of the machine's TPM once the
+	// console has shown Until and the machine was ended; nil: not wanted.
+	Seen func(tpm string) error
 }
 
 // ErrEnded is wrapped when the machine ended before it showed Until.
@@ -78,14 +81,19 @@ func Run(ctx context.Context, l *oci.Layout, img *oci.Image, o Options) error {
 	if err := os.WriteFile(filepath.Join(o.Dir, "vars.fd"), vars, 0o600); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	tpm, err := startTPM(ctx, o.Dir)
+	life, end := context.WithCancel(ctx) // of the TPM: longer than the machine's
+	defer end()
+	tpm, err := startTPM(life, o.Dir)
 	if err != nil {
 		return err
 	}
-	defer func() { cancel(); _ = tpm.Wait() }() // killed by its context
-	return o.boot(ctx, cancel)
+	defer func() { end(); _ = tpm.Wait() }() // killed by its context
+	running, cancel := context.WithCancel(life)
+	defer cancel()
+	if err := o.boot(running, cancel); err != nil || o.Seen == nil {
+		return err
+	}
+	return o.Seen(filepath.Join(o.Dir, "tpm.sock"))
 }
 
 // boot runs QEMU.
