@@ -7,7 +7,9 @@
 //
 // It prints rates and latencies as the nodes see them, and exits with 1 if a
 // promise was broken: a wish that went back, more nodes on the move than
-// allowed, a node lost.
+// allowed (by the server's word, and by the nodes' own), a rollout that goes
+// on where it should halt, a node flipped back that the rollout did not
+// change, a node lost.
 package main
 
 import (
@@ -25,6 +27,7 @@ import (
 	"time"
 
 	"github.com/turnout-project/turnout/internal/server"
+	"github.com/turnout-project/turnout/internal/store/pgtest"
 )
 
 // options are the command line.
@@ -35,8 +38,11 @@ type options struct {
 	failing  float64
 	rollout  bool
 	kill     time.Duration
+	halt     bool
+	postgres bool
 	dir      string
 	serve    string
+	store    string
 }
 
 func main() {
@@ -47,6 +53,9 @@ func main() {
 	flag.BoolVar(&o.rollout, "rollout", false, "then drive a rollout over all nodes")
 	flag.Float64Var(&o.failing, "failing", 1, "percentage of nodes that fail with the new image")
 	flag.DurationVar(&o.kill, "kill", 0, "kill the server this long after the rollout began, and start it again")
+	flag.BoolVar(&o.halt, "halt", false, "then drive another one that fails on more nodes than it may, and see what is flipped back")
+	flag.BoolVar(&o.postgres, "postgres", false, "keep fleet state in a PostgreSQL that is started for it")
+	flag.StringVar(&o.store, "store", "", "where fleet state is kept (used by fleetsim itself)")
 	flag.StringVar(&o.dir, "dir", "", "where state is kept; a temporary folder if empty")
 	flag.StringVar(&o.serve, "serve", "", "be the server on this address (used by fleetsim itself)")
 	flag.Parse()
@@ -61,7 +70,7 @@ func main() {
 
 func run(ctx context.Context, o options) error {
 	if o.serve != "" {
-		return serve(ctx, o.dir, o.serve, o.interval)
+		return serve(ctx, o)
 	}
 	if o.dir == "" {
 		dir, err := os.MkdirTemp("", "fleetsim")
@@ -76,6 +85,15 @@ func run(ctx context.Context, o options) error {
 		return err
 	}
 	p := &child{o: o}
+	if o.postgres {
+		if p.pg, err = pgtest.Start(true); err != nil {
+			return err
+		}
+		defer p.pg.Stop()
+		if p.o.store, err = p.pg.Database(); err != nil {
+			return err
+		}
+	}
 	if err := p.start(ctx); err != nil {
 		return err
 	}
@@ -103,6 +121,7 @@ func setUp(dir string) (token string, err error) {
 // child is the server's process.
 type child struct {
 	o       options
+	pg      *pgtest.Cluster // nil: state is in a file
 	address string
 	cmd     *exec.Cmd
 }
@@ -118,7 +137,7 @@ func (p *child) start(ctx context.Context) error {
 		p.address = l.Addr().String()
 		l.Close()
 	}
-	p.cmd = exec.CommandContext(ctx, os.Args[0], "-serve", p.address, "-dir", p.o.dir, "-interval", p.o.interval.String())
+	p.cmd = exec.CommandContext(ctx, os.Args[0], "-serve", p.address, "-dir", p.o.dir, "-interval", p.o.interval.String(), "-store", p.o.store)
 	p.cmd.Stderr = os.Stderr
 	out, err := p.cmd.StdoutPipe()
 	if err != nil {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"sync/atomic"
 	"time"
 
 	"github.com/turnout-project/turnout/internal/api"
@@ -19,9 +20,12 @@ type simNode struct {
 	c          *api.NodeClient
 	rnd        *rand.Rand
 	fails      bool // does not come up with the new image
+	failsBad   bool // nor with the bad one
 	report     fleet.Report
 	desired    fleet.Desired
-	busy       int // heartbeats until what it does is done
+	busy       int           // heartbeats until what it does is done
+	away       *atomic.Int64 // how many nodes of its pool do not serve now
+	most       *atomic.Int64 // the most there ever were
 }
 
 func newSimNode(i int, pool string, fails bool, url string, ca []byte) (*simNode, error) {
@@ -128,19 +132,23 @@ func (n *simNode) act() {
 	}
 	other := r.Booted.Other()
 	r.Slots[other.Index()] = fleet.SlotReport{Slot: other, State: fleet.SlotTrying, Image: d.Image, Generation: d.Generation, TriesLeft: 1}
-	r.Activity, n.busy = "installing", 2
+	r.Activity, r.Healthy, n.busy = "installing", false, 2
+	now := n.away.Add(1)
+	for was := n.most.Load(); now > was && !n.most.CompareAndSwap(was, now); was = n.most.Load() {
+	}
 }
 
 func (n *simNode) finish() {
 	r := &n.report
-	r.Activity = "idle"
+	r.Activity, r.Healthy = "idle", true
+	n.away.Add(-1)
 	r.BootID += "'"
 	for i := range r.Slots {
 		s := &r.Slots[i]
 		if s.State != fleet.SlotTrying {
 			continue
 		}
-		if n.fails && s.Image == newImage {
+		if n.fails && s.Image == newImage || n.failsBad && s.Image == badImage {
 			s.State, s.Reason = fleet.SlotBad, `health check "gpu-count" failed: want 8, saw 7`
 			return
 		}

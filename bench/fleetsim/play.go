@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -22,6 +23,8 @@ type fleetSim struct {
 	op    *api.Client
 	nodes []*simNode
 	lat   latencies
+	hand  int                         // nodes of canary that an operator moved himself
+	away  map[string]*[2]atomic.Int64 // by pool: nodes that do not serve now, and the most there were
 }
 
 func newFleetSim(o options, p *child, token string) (*fleetSim, error) {
@@ -30,7 +33,7 @@ func newFleetSim(o options, p *child, token string) (*fleetSim, error) {
 		return nil, err
 	}
 	url := "https://" + p.address
-	f := &fleetSim{o: o, p: p}
+	f := &fleetSim{o: o, p: p, away: map[string]*[2]atomic.Int64{"canary": {}, "rack": {}}}
 	if f.op, err = api.NewClient(url, ca, token); err != nil {
 		return nil, err
 	}
@@ -44,6 +47,8 @@ func newFleetSim(o options, p *child, token string) (*fleetSim, error) {
 		if err != nil {
 			return nil, err
 		}
+		n.failsBad = pool == "rack" && i%10 == 0
+		n.away, n.most = &f.away[pool][0], &f.away[pool][1]
 		f.nodes = append(f.nodes, n)
 	}
 	return f, nil
@@ -81,27 +86,37 @@ func (f *fleetSim) acts(ctx context.Context) error {
 		return err
 	}
 	f.lat.reset()
-	cpu, _ := usage(f.p.cmd.Process.Pid)
+	cpu, rss0 := usage(f.p.cmd.Process.Pid)
+	size0 := f.dbSize()
 	if err := pause(ctx, f.o.run); err != nil {
 		return err
 	}
 	f.say("heartbeats: %s", f.lat.String())
 	after, rss := usage(f.p.cmd.Process.Pid)
-	f.say("server: %.0f %% of one core, %d MiB resident, database %d MiB", 100*(after-cpu).Seconds()/f.o.run.Seconds(), rss>>20, f.dbSize()>>20)
-	if !f.o.rollout {
-		return nil
+	f.say("server: %.0f %% of one core, %d MiB resident (%+d since), database %d MiB (%+d KiB since)", 100*(after-cpu).Seconds()/f.o.run.Seconds(),
+		rss>>20, (rss-rss0)>>20, f.dbSize()>>20, (f.dbSize()-size0)>>10)
+	for _, part := range []struct {
+		do   bool
+		what func(context.Context) error
+	}{{f.o.rollout, f.rollOut}, {f.o.halt, f.haltAndReturn}} {
+		if !part.do {
+			continue
+		}
+		f.lat.reset()
+		if err := part.what(ctx); err != nil {
+			return err
+		}
+		f.say("heartbeats meanwhile: %s", f.lat.String())
+		_, rss = usage(f.p.cmd.Process.Pid)
+		f.say("server: %d MiB resident, database %d MiB", rss>>20, f.dbSize()>>20)
 	}
-	f.lat.reset()
-	if err := f.rollOut(ctx); err != nil {
-		return err
-	}
-	f.say("heartbeats meanwhile: %s", f.lat.String())
-	_, rss = usage(f.p.cmd.Process.Pid)
-	f.say("server: %d MiB resident, database %d MiB", rss>>20, f.dbSize()>>20)
 	return nil
 }
 
 func (f *fleetSim) dbSize() (n int64) {
+	if f.p.pg != nil {
+		return f.p.pg.Size()
+	}
 	for _, s := range []string{"", "-wal"} {
 		if st, err := os.Stat(filepath.Join(f.o.dir, "fleet.db"+s)); err == nil {
 			n += st.Size()
@@ -156,10 +171,15 @@ func (f *fleetSim) live(ctx context.Context, n *simNode, offset time.Duration, s
 	}
 }
 
+// policy moves a tenth of a pool at once.
+func policy(budget int) fleet.Policy {
+	return fleet.Policy{Stages: []fleet.RolloutStage{{Pool: "canary"}, {Pool: "rack"}},
+		MaxUnavailable: fleet.Amount{Percent: 10}, FailureBudget: fleet.Amount{Percent: budget}, Timeout: time.Hour, FlipBack: true}
+}
+
 // rollOut moves all nodes and checks at each look what was promised.
 func (f *fleetSim) rollOut(ctx context.Context) error {
-	p := fleet.Policy{Stages: []fleet.RolloutStage{{Pool: "canary"}, {Pool: "rack"}},
-		MaxUnavailable: fleet.Amount{Percent: 10}, FailureBudget: fleet.Amount{Percent: 5}, Timeout: time.Hour}
+	p := policy(5)
 	began := time.Now()
 	draft, err := f.op.StartRollout(ctx, api.RolloutRequest{Image: newImage, Policy: p, DryRun: true})
 	if err != nil {
@@ -172,32 +192,71 @@ func (f *fleetSim) rollOut(ctx context.Context) error {
 	}
 	began = time.Now()
 	killed := f.o.kill == 0
-	for r.State == fleet.RolloutRunning {
-		if err := pause(ctx, time.Second); err != nil {
-			return context.Cause(ctx)
-		}
+	r, err = f.follow(ctx, r, func(r *fleet.Rollout) (bool, error) {
 		if !killed && time.Since(began) > f.o.kill {
 			killed = true
 			down := time.Now()
 			f.p.kill()
 			if err := f.p.start(ctx); err != nil {
-				return err
+				return false, err
 			}
 			f.say("server killed, and back after %s", since(down))
+		}
+		return r.State == fleet.RolloutRunning, nil
+	})
+	if err != nil {
+		return err
+	}
+	return f.ended(ctx, r, began)
+}
+
+// follow looks at a rollout each second, and at what was promised, while
+// goesOn says so.
+func (f *fleetSim) follow(ctx context.Context, r *fleet.Rollout, goesOn func(*fleet.Rollout) (bool, error)) (*fleet.Rollout, error) {
+	looks := 0
+	for {
+		if err := pause(ctx, time.Second); err != nil {
+			return nil, context.Cause(ctx)
+		}
+		on, err := goesOn(r)
+		if err != nil {
+			return nil, err
+		}
+		if !on {
+			f.say("promises held at %d looks; most nodes away at once: %d of canary, %d of rack", looks, f.away["canary"][1].Load(), f.away["rack"][1].Load())
+			return r, nil
 		}
 		got, err := f.op.Rollout(ctx, r.ID)
 		if errors.Is(err, api.ErrUnreachable) {
 			continue
 		}
 		if err != nil {
-			return err
+			return nil, err
 		}
-		if err := check(r, got); err != nil {
-			return err
+		if err := errors.Join(check(r, got), f.checkAway(got)); err != nil {
+			return nil, err
 		}
 		r = got
+		looks++
 	}
-	return f.ended(ctx, r, began)
+}
+
+// checkAway holds what the nodes know themselves against the policy.
+func (f *fleetSim) checkAway(r *fleet.Rollout) error {
+	size := map[string]int{}
+	for _, n := range f.nodes {
+		size[n.pool]++
+	}
+	for pool, away := range f.away {
+		limit := r.Policy.MaxUnavailable.AtLeastOne(size[pool])
+		if pool == "canary" {
+			limit += f.hand
+		}
+		if int(away[1].Load()) > limit {
+			return fmt.Errorf("%d nodes of pool %s were away at once, allowed are %d", away[1].Load(), pool, limit)
+		}
+	}
+	return nil
 }
 
 // check holds one look at a rollout against the one before.

@@ -19,18 +19,21 @@ import (
 	"github.com/turnout-project/turnout/internal/rollout"
 	"github.com/turnout-project/turnout/internal/server"
 	"github.com/turnout-project/turnout/internal/store"
+	"github.com/turnout-project/turnout/internal/store/postgres"
 	"github.com/turnout-project/turnout/internal/store/sqlite"
 )
 
-// The two images of the simulation. Nobody fetches them.
+// The images of the simulation. Nobody fetches them.
 var (
 	oldImage = "sha256:" + hex.EncodeToString(make([]byte, 32))
 	newImage = fmt.Sprintf("sha256:%064x", 1)
+	badImage = fmt.Sprintf("sha256:%064x", 2)
 )
 
 // serve is the server under test: as `pxeserver serve` puts it together, but
 // for the boot services and the TPMs. It ends when ctx does, or is killed.
-func serve(ctx context.Context, dir, address string, heartbeat time.Duration) error {
+func serve(ctx context.Context, o options) error {
+	dir, heartbeat := o.dir, o.interval
 	caPEM, err := os.ReadFile(filepath.Join(dir, "ca.pem"))
 	if err != nil {
 		return err
@@ -51,7 +54,7 @@ func serve(ctx context.Context, dir, address string, heartbeat time.Duration) er
 	if err != nil {
 		return err
 	}
-	st, err := sqlite.Open(ctx, filepath.Join(dir, "fleet.db"))
+	st, err := openStore(ctx, o)
 	if err != nil {
 		return err
 	}
@@ -70,12 +73,14 @@ func serve(ctx context.Context, dir, address string, heartbeat time.Duration) er
 	if err != nil {
 		return err
 	}
-	l, err := net.Listen("tcp", address)
+	l, err := net.Listen("tcp", o.serve)
 	if err != nil {
 		return err
 	}
-	go srv.Watch(ctx)
-	go (&rollout.Executor{Store: st, Log: log, Wake: srv.Wake()}).Run(ctx)
+	go store.Lead(ctx, st, func(ctx context.Context) {
+		go srv.Watch(ctx)
+		(&rollout.Executor{Store: st, Log: log, Wake: srv.Wake()}).Run(ctx)
+	})
 	h := &http.Server{Handler: srv.Handler(), ReadHeaderTimeout: 15 * time.Second, IdleTimeout: 2 * time.Minute,
 		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug)}
 	context.AfterFunc(ctx, func() { h.Close() })
@@ -86,9 +91,16 @@ func serve(ctx context.Context, dir, address string, heartbeat time.Duration) er
 	return nil
 }
 
+func openStore(ctx context.Context, o options) (store.Store, error) {
+	if o.store != "" {
+		return postgres.Open(ctx, o.store, "")
+	}
+	return sqlite.Open(ctx, filepath.Join(o.dir, "fleet.db"))
+}
+
 func putImages(ctx context.Context, st store.Store) error {
 	return st.Update(ctx, func(tx store.Tx) error {
-		for i, d := range []string{oldImage, newImage} {
+		for i, d := range []string{oldImage, newImage, badImage} {
 			if err := tx.PutImage(ctx, &fleet.Image{Digest: d, Name: "sim", Version: fmt.Sprint(i + 1), Published: time.Now()}); err != nil {
 				return err
 			}
