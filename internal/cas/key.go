@@ -24,6 +24,9 @@ func (s *Store) keyPath(key string) string {
 func (s *Store) GetKey(key string) (path string, ok bool) {
 	path = s.keyPath(key)
 	_, err := os.Lstat(path)
+	if err == nil {
+		touch(path)
+	}
 	return path, err == nil
 }
 

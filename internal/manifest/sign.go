@@ -25,6 +25,15 @@ const signContext = "turnout image signature v1\n"
 // ErrSignature is wrapped by every error of a signature that does not hold.
 var ErrSignature = errors.New("image signature is not valid")
 
+// SignedMessage returns what is signed of an image: for signers that have the
+// key where no program gets it.
+func SignedMessage(digest string) ([]byte, error) {
+	if err := CheckDigest(digest); err != nil {
+		return nil, err
+	}
+	return []byte(signContext + digest), nil
+}
+
 // Sign returns the 64-byte ed25519 signature of an image digest
 // ("sha256:" + 64 hex digits).
 func Sign(key ed25519.PrivateKey, digest string) ([]byte, error) {
