@@ -16,7 +16,7 @@ import (
 func newNodeCommand(g *globals) *cobra.Command {
 	return group("node", "Look at nodes, let them in, leave them alone",
 		newNodeListCommand(g), newNodeShowCommand(g), newNodeConsoleCommand(g), newNodeAddCommand(g), newNodeApproveCommand(g),
-		newNodeCordonCommand(g), newNodeUncordonCommand(g), newNodeUnbanCommand(g), newNodeDomainCommand(g), newNodeRevokeCommand(g), newNodeClearTPMCommand(g), newNodeRemoveCommand(g))
+		newNodeCordonCommand(g), newNodeUncordonCommand(g), newNodeUnbanCommand(g), newNodeDomainCommand(g), newNodeRevokeCommand(g), newNodeClearTPMCommand(g), newNodeRemoveCommand(g), newNodeReportCommand(g))
 }
 
 func newNodeListCommand(g *globals) *cobra.Command {

@@ -1,17 +1,20 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"crypto/ed25519"
 	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -22,8 +25,10 @@ import (
 	"github.com/turnout-project/turnout/internal/bmc"
 	"github.com/turnout-project/turnout/internal/buildinfo"
 	"github.com/turnout-project/turnout/internal/config"
+	"github.com/turnout-project/turnout/internal/hook"
 	"github.com/turnout-project/turnout/internal/manifest"
 	"github.com/turnout-project/turnout/internal/netboot"
+	"github.com/turnout-project/turnout/internal/nodereport"
 	"github.com/turnout-project/turnout/internal/oci"
 	"github.com/turnout-project/turnout/internal/rollout"
 	"github.com/turnout-project/turnout/internal/server"
@@ -112,8 +117,16 @@ func serve(ctx context.Context, c *config.Config, log *slog.Logger) error {
 	if o.BMC, err = bmc.LoadKeys(c.BMCKeyFile()); err != nil {
 		return err
 	}
+	if o.ReportKey, err = nodereport.LoadKey(c.ReportKeyFile()); err != nil {
+		return err
+	}
 	rc := c.Recovery.Config()
 	o.Recovery = &rc
+	hooks, err := loadHooks(c)
+	if err != nil {
+		return err
+	}
+	o.Drains = slices.Sorted(maps.Keys(hooks))
 	srv := server.New(*o)
 	l, err := listen(srv, c)
 	if err != nil {
@@ -128,7 +141,7 @@ func serve(ctx context.Context, c *config.Config, log *slog.Logger) error {
 	parts.Go(func() error { return boot.Serve(ctx) })
 	parts.Go(func() error { srv.KeepBoots(ctx); return nil })
 	parts.Go(func() error {
-		store.Lead(ctx, st, func(ctx context.Context) { lead(ctx, c, srv, log) })
+		store.Lead(ctx, st, func(ctx context.Context) { lead(ctx, c, srv, hooks, log) })
 		return nil
 	})
 	err = parts.Wait()
@@ -150,12 +163,29 @@ func openStore(ctx context.Context, c *config.Config) (store.Store, error) {
 	return postgres.Open(ctx, c.Store, password)
 }
 
+// loadHooks reads the secrets of hooks.
+func loadHooks(c *config.Config) (hook.Set, error) {
+	out := hook.Set{}
+	for name, h := range c.Hooks {
+		x := hook.Hook{Exec: h.Exec, URL: h.URL, Timeout: h.Timeout}
+		if h.Secret != "" {
+			b, err := os.ReadFile(h.Secret)
+			if err != nil {
+				return nil, &statusError{exitUsage, fmt.Sprintf("hooks: %s: %v", name, err)}
+			}
+			x.Secret = bytes.TrimSpace(b)
+		}
+		out[name] = x
+	}
+	return out, nil
+}
+
 // lead does what one server does for the fleet, until ctx ends.
-func lead(ctx context.Context, c *config.Config, srv *server.Server, log *slog.Logger) {
+func lead(ctx context.Context, c *config.Config, srv *server.Server, hooks hook.Set, log *slog.Logger) {
 	log.Info("this server leads: it carries rollouts on and watches the fleet")
 	var all sync.WaitGroup
 	for _, part := range []func(){
-		func() { (&rollout.Executor{Store: srv.Store, Log: log, Wake: srv.Wake()}).Run(ctx) },
+		func() { (&rollout.Executor{Store: srv.Store, Log: log, Wake: srv.Wake(), Drainer: hooks}).Run(ctx) },
 		func() { srv.Watch(ctx) },
 		func() { srv.WatchPeers(ctx) },
 		func() { srv.Recover(ctx) },

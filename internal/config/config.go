@@ -38,10 +38,11 @@ type Config struct {
 	Events    Events        `yaml:"events"`           // how much of the history is kept
 	Attest    Attestation   `yaml:"attestation"`      //
 
-	StorePassword string   `yaml:"store_password_file"` // with the password of Store's user
-	Recovery      Recovery `yaml:"recovery"`            // what is done by itself about nodes in trouble
-	Alerts        []Alert  `yaml:"alerts"`              // webhooks
-	Console       string   `yaml:"console_logs"`        // files of nodes' serial consoles, with {node} in the name
+	Hooks         map[string]Hook `yaml:"hooks"`               // by name: how rollouts drain nodes
+	StorePassword string          `yaml:"store_password_file"` // with the password of Store's user
+	Recovery      Recovery        `yaml:"recovery"`            // what is done by itself about nodes in trouble
+	Alerts        []Alert         `yaml:"alerts"`              // webhooks
+	Console       string          `yaml:"console_logs"`        // files of nodes' serial consoles, with {node} in the name
 }
 
 // Events says how much of the history is kept; 0 is no limit.
@@ -268,7 +269,7 @@ func (c *Config) check() error {
 	case c.Console != "" && !strings.Contains(filepath.Base(c.Console), "{node}"):
 		return bad("console_logs", "%q: want a file name with {node} in it, such as /var/log/consoles/{node}.log", c.Console)
 	}
-	if err := errors.Join(c.checkStore(), c.Attest.check(), c.Recovery.check(), checkAlerts(c.Alerts)); err != nil {
+	if err := errors.Join(c.checkStore(), checkHooks(c.Hooks), c.Attest.check(), c.Recovery.check(), checkAlerts(c.Alerts)); err != nil {
 		return err
 	}
 	return c.checkDHCP()
@@ -345,6 +346,7 @@ func (c *Config) resolve(dir string) {
 	whole(&c.Tokens)
 	whole(&c.StorePassword)
 	resolveAlerts(dir, c.Alerts)
+	resolveHooks(dir, c.Hooks)
 	for i := range c.ImageKeys {
 		whole(&c.ImageKeys[i])
 	}
@@ -370,6 +372,9 @@ func (c *Config) CAKeyFile() string { return filepath.Join(c.DataDir, "ca.key") 
 
 // BMCKeyFile is the key that seals the passwords of BMCs.
 func (c *Config) BMCKeyFile() string { return filepath.Join(c.DataDir, "bmc.key") }
+
+// ReportKeyFile is the key that signs reports of nodes.
+func (c *Config) ReportKeyFile() string { return filepath.Join(c.DataDir, "report.key") }
 
 // StateFile is the fleet state.
 func (c *Config) StateFile() string { return filepath.Join(c.DataDir, "fleet.db") }

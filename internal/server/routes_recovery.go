@@ -5,6 +5,7 @@ import (
 
 	"github.com/turnout-project/turnout/internal/api"
 	"github.com/turnout-project/turnout/internal/fleet"
+	"github.com/turnout-project/turnout/internal/nodereport"
 )
 
 // recoveryRoutes registers what has to do with BMCs and recovery.
@@ -25,6 +26,8 @@ func (s *Server) recoveryRoutes(m *mux) {
 	as(RoleViewer, "GET "+node+"/task", askBMC(s, bmcTask))
 	as(RoleViewer, "GET "+api.PathAlerts, s.listAlerts)
 	as(RoleOperator, "POST "+api.PathAlerts+"/{name}/test", s.testAlert)
+	as(RoleViewer, "GET "+api.PathReport, s.report)
+	as(RoleViewer, "GET "+api.PathReport+"/key", s.reportKey)
 	as(RoleViewer, "GET "+api.PathRecovery, s.showRecovery)
 	as(RoleViewer, "GET "+api.PathDrift, s.showDrift)
 	as(RoleOperator, "POST "+api.PathRecovery+"/pause", s.pauseRecovery)
@@ -47,6 +50,8 @@ var recoveryOperations = []operation{
 	{"GET " + api.PathDrift, "Where the fleet is not as it should be", "viewer", []param{{"pool", "string", "of the nodes of one pool"}}, nil, fleet.Drift{}, ""},
 	{"GET " + api.PathAlerts, "Webhooks, and how far each is", "viewer", nil, nil, []api.Webhook{}, ""},
 	{"POST " + api.PathAlerts + "/{name}/test", "Send a webhook a test", "operator", nil, nil, api.Webhook{}, ""},
+	{"GET " + api.PathReport, "Facts of nodes, signed", "viewer", []param{{"node", "string", "of one node"}, {"rack", "string", "of the nodes of a rack or domain"}, {"pool", "string", "of the nodes of a pool"}, {"require", "string", "a fact that must hold; may be repeated"}}, nil, nodereport.Signed{}, ""},
+	{"GET " + api.PathReport + "/key", "The key that verifies reports", "viewer", nil, nil, api.ReportKey{}, ""},
 	{"GET " + api.PathRecovery, "Nodes in trouble, and what was done about them", "viewer", nil, nil, api.Recovery{}, ""},
 	{"POST " + api.PathRecovery + "/pause", "Do nothing by itself for a time", "operator", nil, api.PauseRequest{}, api.Recovery{}, ""},
 	{"POST " + api.PathRecovery + "/resume", "Take recovery up again", "operator", nil, nil, api.Recovery{}, ""},

@@ -40,10 +40,13 @@ type Options struct {
 	Boot        Boot          // the boot services; nil: there are none
 	BMC         *bmc.Keys     // seals the passwords of BMCs; nil: there can be none
 
-	Recovery *recovery.Config // what is done by itself about nodes in trouble; nil: nothing
-	Hooks    []alert.Hook     // webhooks; none: nobody is told
+	Recovery  *recovery.Config   // what is done by itself about nodes in trouble; nil: nothing
+	Hooks     []alert.Hook       // webhooks; none: nobody is told
+	ReportKey ed25519.PrivateKey // signs reports of nodes; nil: there are none
 
 	ConsoleLogs string // files of nodes' serial consoles, with {node} in the name; "": none
+
+	Drains []string // names of the hooks that rollouts may drain nodes with
 
 	Baseline string // BaselineOff ("" too), BaselineWarn, BaselineEnforce
 
