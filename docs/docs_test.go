@@ -174,6 +174,7 @@ func commandLines(text string) []string {
 }
 
 var (
+	quoted  = regexp.MustCompile(`"[^"]*"|'[^']*'`)
 	comment = regexp.MustCompile(`\s+#.*$`)
 	aWord   = regexp.MustCompile(`^[a-z][a-z-]*$`)
 	aFlag   = regexp.MustCompile(`^(--[a-z][a-z0-9-]*|-[a-zA-Z])(=|$)`)
@@ -181,7 +182,7 @@ var (
 
 // check says what is wrong with a command; "" if nothing is.
 func (h *helps) check(line string) string {
-	line = comment.ReplaceAllString(line, "")
+	line = quoted.ReplaceAllString(comment.ReplaceAllString(line, ""), "QUOTED")
 	for _, end := range []string{" | ", " && ", "; ", " > "} {
 		line, _, _ = strings.Cut(line, end)
 	}
