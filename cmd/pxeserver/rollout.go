@@ -9,6 +9,7 @@ import (
 
 	"github.com/turnout-project/turnout/internal/api"
 	"github.com/turnout-project/turnout/internal/fleet"
+	"github.com/turnout-project/turnout/internal/rollout"
 )
 
 func newRolloutCommand(g *globals) *cobra.Command {
@@ -41,6 +42,8 @@ func (o *rolloutFlags) add(cmd *cobra.Command, g *globals) {
 	f.StringArrayVar(&o.windows, "window", nil, "when nodes may be started, [DAYS] FROM-TO [ZONE]; repeat for more; none: at any time")
 	f.BoolVar(&o.p.ByDomain, "by-domain", false, "start the nodes of one failure domain together (see pxeserver node domain)")
 	f.BoolVar(&o.p.Retry, "retry", false, "try it on nodes where the image is banned, too: your word that it may work now")
+	f.StringVar(&o.p.Drain, "drain", "", "hook of the server's configuration that takes each node out of its scheduler first, and gives it back")
+	f.DurationVar(&o.p.DrainWait, "drain-wait", rollout.DefaultDrainWait, "with --drain: how long a node's jobs may go on; one that is not free then is left out")
 	must(cmd.RegisterFlagCompletionFunc("image", g.completeImages))
 	must(cmd.RegisterFlagCompletionFunc("stage", g.completePools))
 }
@@ -156,6 +159,9 @@ func askRollout(cmd *cobra.Command, c *api.Client, req api.RolloutRequest) error
 func showDraft(t *tabwriter.Writer, r *fleet.Rollout, ns names) {
 	fmt.Fprintf(t, "%s to %d nodes; at most %s failed before it halts\n", ns.of(r.Image), len(r.Nodes), r.Policy.FailureBudget)
 	showWindows(t, &r.Policy)
+	if d := r.Policy.Drain; d != "" {
+		fmt.Fprintf(t, "each node is drained by %s first; its jobs have %s\n", d, r.Policy.DrainWait)
+	}
 	for i, s := range r.Policy.Stages {
 		total := 0
 		for _, m := range r.Nodes {

@@ -96,7 +96,7 @@ func findRollout(cmd *cobra.Command, c *api.Client, args []string) (*fleet.Rollo
 // ended reports whether nothing more will happen without an operator.
 func ended(r *fleet.Rollout) bool {
 	n := count(r)
-	return r.State != fleet.RolloutRunning && r.State != fleet.RolloutPaused && n[fleet.MoveMoving]+n[fleet.MoveReturning] == 0
+	return r.State != fleet.RolloutRunning && r.State != fleet.RolloutPaused && n[fleet.MoveMoving]+n[fleet.MoveReturning]+n[fleet.MoveDraining] == 0
 }
 
 func outcome(r *fleet.Rollout) error {
@@ -126,6 +126,9 @@ func showRollout(t *tabwriter.Writer, r *fleet.Rollout, ns names) {
 	}
 	fmt.Fprintf(t, "\n%d done, %d moving, %d waiting, %d failed (budget %s), %d skipped", n[fleet.MoveDone], n[fleet.MoveMoving],
 		n[fleet.MoveWaiting], n[fleet.MoveFailed], r.Policy.FailureBudget, n[fleet.MoveSkipped])
+	if d := n[fleet.MoveDraining]; d > 0 {
+		fmt.Fprintf(t, ", %d draining", d)
+	}
 	if back := n[fleet.MoveReturning] + n[fleet.MoveReturned]; back > 0 {
 		fmt.Fprintf(t, ", %d returned or on the way back", back)
 	}
@@ -137,7 +140,7 @@ func showRollout(t *tabwriter.Writer, r *fleet.Rollout, ns names) {
 		fmt.Fprintf(t, "\nstage %d, pool %s: %s\n", i+1, s.Pool, stageState(r, i))
 		for _, m := range r.Nodes {
 			if m.Stage == i {
-				row(t, "  "+m.Node, string(m.State), moveTime(m), m.Reason)
+				row(t, "  "+m.Node, string(m.State), moveTime(m), moveWhy(m))
 			}
 		}
 	}
@@ -158,9 +161,29 @@ func stageState(r *fleet.Rollout, i int) string {
 	return "complete"
 }
 
+// moveWhy is what there is to say of a node's move.
+func moveWhy(m fleet.Move) string {
+	switch {
+	case m.State == fleet.MoveDraining:
+		return or(m.DrainNote, "its jobs are waited for")
+	case m.Held() && m.State != fleet.MoveMoving && m.State != fleet.MoveReturning:
+		return or(m.Reason, "through") + "; still drained" + colon(m.DrainNote)
+	}
+	return m.Reason
+}
+
+func colon(s string) string {
+	if s == "" {
+		return ""
+	}
+	return ": " + s
+}
+
 // moveTime is how long a node's move took, or takes so far.
 func moveTime(m fleet.Move) string {
 	switch {
+	case m.State == fleet.MoveDraining:
+		return "for " + age(m.DrainFrom)
 	case m.Started.IsZero():
 		return ""
 	case m.Ended.IsZero() || m.Ended.Before(m.Started):

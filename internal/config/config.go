@@ -120,6 +120,7 @@ type Discovery struct {
 func Default() Config {
 	return Config{
 		DataDir: "data", Tokens: "tokens", Heartbeat: 10 * time.Second, NodeCert: 24 * time.Hour,
+		Hooks:     map[string]Hook{},
 		Events:    Events{Keep: 180 * 24 * time.Hour, Most: 1_000_000},
 		Listen:    Listen{API: ":8443"},
 		DHCP:      DHCP{Mode: "server", Lease: 24 * time.Hour},

@@ -19,7 +19,7 @@ func Write(c *Config) ([]byte, error) {
 }
 
 var fileText = template.Must(template.New("pxeserver.yaml").Funcs(template.FuncMap{
-	"steps": flowSteps, "pools": flowPools, "flow": flowAlerts,
+	"steps": flowSteps, "pools": flowPools, "flow": flowAlerts, "hooks": flowHooks,
 	"q": func(s string) string { return fmt.Sprintf("%q", s) },
 	"allow": func(m map[string]string) string {
 		var parts []string
@@ -122,6 +122,10 @@ recovery:
   storm: {{.Recovery.Storm}}           # of a pool, domain or the fleet silent at once: nothing is done, it is told
   # What differs by pool: {"inference": {"mode": "act", "steps": ["recheck", "power-cycle"]}}
   pools: {{pools .Recovery.Pools}}
+
+# How rollouts drain nodes (see docs/operating.md), by name. Only this file can make one:
+# {"slurm": {"exec": ["/usr/local/lib/turnout/slurm-drain"], "timeout": "1m"}}
+hooks: {{hooks .Hooks}}
 
 # Webhooks that are told of events, signed (see docs/alerts.md):
 # [{"name": "pager", "url": "https://…", "secret_file": "pager.secret", "kinds": ["node.lost", "recovery."]}]

@@ -40,6 +40,7 @@ func (r *Report) Clone() *Report {
 	c.Slots = slices.Clone(r.Slots)
 	c.Versions = maps.Clone(r.Versions)
 	c.Metrics = maps.Clone(r.Metrics)
+	c.Usage = slices.Clone(r.Usage)
 	c.Health = slices.Clone(r.Health)
 	if r.Inventory != nil {
 		i := *r.Inventory
@@ -74,7 +75,7 @@ func (r *Rollout) Live() bool {
 		return true
 	}
 	for _, m := range r.Nodes {
-		if m.State == MoveMoving || m.State == MoveReturning ||
+		if m.State == MoveMoving || m.State == MoveReturning || m.State == MoveDraining || m.Held() ||
 			m.State == MoveDone && r.Policy.FlipBack && r.State != RolloutDone {
 			return true
 		}

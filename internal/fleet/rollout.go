@@ -41,6 +41,9 @@ type Policy struct {
 	Retry          bool           `json:"retry,omitempty"`    // an operator's word: try nodes on which the image is banned, too
 	Windows        []Window       `json:"windows,omitempty"`  // when nodes may be started; none: at any time
 	ByDomain       bool           `json:"byDomain,omitempty"` // nodes of one failure domain start together
+
+	Drain     string        `json:"drain,omitempty"`     // hook of the server that takes a node out of the scheduler first; "": none
+	DrainWait time.Duration `json:"drainWait,omitempty"` // how long its jobs may go on; 0 means 1 h
 }
 
 // Amount is a number of nodes, or a percentage of some ("25%"). The zero
@@ -61,6 +64,7 @@ type MoveState string
 // The states of a node's move.
 const (
 	MoveWaiting   MoveState = "waiting"
+	MoveDraining  MoveState = "draining"  // the scheduler was asked to take its jobs away
 	MoveMoving    MoveState = "moving"    // desired image was set
 	MoveDone      MoveState = "done"      // confirmed on the image
 	MoveFailed    MoveState = "failed"    // fell back, or took too long
@@ -79,4 +83,23 @@ type Move struct {
 	Reason     string    `json:"reason,omitempty"`
 	Started    time.Time `json:"started,omitzero"`
 	Ended      time.Time `json:"ended,omitzero"`
+
+	Drain     DrainState `json:"drain,omitempty"`
+	DrainFrom time.Time  `json:"drainFrom,omitzero"`  // when it was asked for
+	DrainNote string     `json:"drainNote,omitempty"` // last word of the hook
+	Back      bool       `json:"back,omitempty"`      // it drains for the way back
 }
+
+// DrainState is where a node stands with the scheduler of its jobs.
+type DrainState string
+
+// The states of draining; "" is a node that was never asked for.
+const (
+	DrainAsked  DrainState = "asked"   // may still run jobs
+	DrainDone   DrainState = "drained" // runs none, gets none
+	DrainIsOver DrainState = "over"    // given back to the scheduler
+)
+
+// Held reports whether the scheduler was asked to spare a node and not yet
+// told to use it again.
+func (m *Move) Held() bool { return m.Drain == DrainAsked || m.Drain == DrainDone }

@@ -14,6 +14,11 @@ func applyTo(r *fleet.Rollout, m *fleet.Move, s Step, now time.Time) {
 		m.State, m.From, m.Generation, m.Started, m.Reason = fleet.MoveMoving, s.From, s.Generation, now, ""
 	case Return:
 		m.State, m.Generation, m.Started, m.Reason = fleet.MoveReturning, s.Generation, now, s.Reason
+	case Drain:
+		m.Back = m.State == fleet.MoveDone
+		m.State, m.Drain, m.DrainFrom, m.DrainNote = fleet.MoveDraining, fleet.DrainAsked, now, ""
+	case Keep:
+		m.State, m.Reason = fleet.MoveDone, s.Reason
 	case Done:
 		m.State, m.Ended = fleet.MoveDone, now
 	case Fail:
@@ -67,6 +72,10 @@ func event(r *fleet.Rollout, s Step, label string, now time.Time) fleet.Event {
 	switch s.Kind {
 	case Start:
 		e.Kind, e.Message = "rollout.node-started", "asked to run "+label
+	case Drain:
+		e.Kind = "rollout.node-draining"
+	case Keep:
+		e.Kind = "rollout.node-kept"
 	case Done:
 		e.Kind, e.Message = "rollout.node-done", "runs "+label+", confirmed and healthy"
 	case Fail:

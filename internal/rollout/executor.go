@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/turnout-project/turnout/internal/fleet"
@@ -18,6 +19,9 @@ type Executor struct {
 	Log      *slog.Logger     // nil means quiet
 	Interval time.Duration    // between passes when nothing wakes it; 0 means 1 s
 	Wake     <-chan struct{}  // something changed; may be nil
+	Drainer  Drainer          // nil: rollouts that drain cannot go on
+
+	calls callers
 }
 
 // errStale says that the state has moved on since the plan was made.
@@ -31,9 +35,10 @@ func (e *Executor) Run(ctx context.Context) {
 	}
 	t := time.NewTicker(every)
 	defer t.Stop()
+	defer e.calls.all.Wait()
 	for {
 		began := time.Now()
-		if err := e.Pass(ctx); err != nil && ctx.Err() == nil {
+		if err := errors.Join(e.Pass(ctx), e.CallHooks(ctx)); err != nil && ctx.Err() == nil {
 			e.log().Error("rollout pass failed; it will be tried again", "err", err)
 		}
 		// A large fleet wakes it all the time: it may take a quarter of one core.
@@ -52,8 +57,10 @@ func (e *Executor) Run(ctx context.Context) {
 	}
 }
 
-// Pass plans each live rollout once and applies its steps, all of a plan in
-// one update or none. Doing it twice does nothing more.
+// Pass plans each live rollout once and applies its steps in order, some
+// hundred in one update: heartbeats that bring news need the writer too.
+// What is left when the state changes in between, or the server is killed, is
+// planned anew. Doing it twice does nothing more.
 func (e *Executor) Pass(ctx context.Context) error {
 	rs, err := e.Store.LiveRollouts(ctx)
 	if err != nil {
@@ -78,59 +85,63 @@ func (e *Executor) advance(ctx context.Context, r *fleet.Rollout) error {
 	if len(steps) == 0 {
 		return nil
 	}
-	err = e.Store.Update(ctx, func(tx store.Tx) error { return apply(ctx, tx, r, steps, now) })
-	if err == nil {
-		for _, s := range steps {
+	for some := range slices.Chunk(steps, stepsAtOnce) {
+		var updated time.Time
+		err := e.Store.Update(ctx, func(tx store.Tx) (err error) { updated, err = apply(ctx, tx, r, some, now); return err })
+		if err != nil {
+			return err
+		}
+		r.Updated = updated
+		for _, s := range some {
 			e.log().Info("rollout step", "rollout", r.ID, "step", string(s.Kind), "node", s.Node, "generation", s.Generation, "reason", s.Reason)
 		}
 	}
-	return err
+	return nil
 }
 
-// nodesOf returns those nodes of a rollout that are still there.
+// stepsAtOnce bounds the steps of one update.
+const stepsAtOnce = 100
+
+// nodesOf returns those nodes of a rollout that are still there. They must
+// not be changed.
 func nodesOf(ctx context.Context, rd store.Reader, r *fleet.Rollout) ([]*fleet.Node, error) {
-	out := make([]*fleet.Node, 0, len(r.Nodes))
+	names := make([]string, len(r.Nodes))
 	for i := range r.Nodes {
-		n, err := rd.Node(ctx, r.Nodes[i].Node)
-		switch {
-		case err == nil:
-			out = append(out, n)
-		case !errors.Is(err, store.ErrNotFound):
-			return nil, err
-		}
+		names[i] = r.Nodes[i].Node
 	}
-	return out, nil
+	return store.Peek(ctx, rd, names)
 }
 
-// apply does all steps of a plan that was made for the rollout as planned.
-func apply(ctx context.Context, tx store.Tx, planned *fleet.Rollout, steps []Step, now time.Time) error {
+// apply does steps that were planned for the rollout as planned, and returns
+// its new change time.
+func apply(ctx context.Context, tx store.Tx, planned *fleet.Rollout, steps []Step, now time.Time) (time.Time, error) {
 	r, err := tx.Rollout(ctx, planned.ID)
 	if err != nil {
-		return err
+		return time.Time{}, err
 	}
 	if !r.Updated.Equal(planned.Updated) {
-		return errStale
+		return time.Time{}, errStale
 	}
 	label := label(ctx, tx, r.Image)
 	moves := index(r)
 	for _, s := range steps {
 		m := moves[s.Node]
 		if err := applyToNode(ctx, tx, r, m, s, now); err != nil {
-			return err
+			return time.Time{}, err
 		}
 		applyTo(r, m, s, now)
 		if s.Kind == Finish {
 			if err := adopt(ctx, tx, r); err != nil {
-				return err
+				return time.Time{}, err
 			}
 		}
 		ev := event(r, s, label, now)
 		if err := tx.AppendEvent(ctx, &ev); err != nil {
-			return err
+			return time.Time{}, err
 		}
 	}
 	touch(r, now)
-	return tx.PutRollout(ctx, r)
+	return r.Updated, tx.PutRollout(ctx, r)
 }
 
 func applyToNode(ctx context.Context, tx store.Tx, r *fleet.Rollout, m *fleet.Move, s Step, now time.Time) error {

@@ -94,7 +94,7 @@ func checkPolicy(p fleet.Policy) error {
 	switch {
 	case len(p.Stages) == 0:
 		return &Refusal{"the rollout has no stages", "name the pools in order, the canary first: --stage canary --stage rack"}
-	case p.MaxUnavailable.Nodes < 0 || p.FailureBudget.Nodes < 0 || p.Bake < 0 || p.Timeout < 0 || p.Tries < 0:
+	case p.MaxUnavailable.Nodes < 0 || p.FailureBudget.Nodes < 0 || p.Bake < 0 || p.Timeout < 0 || p.Tries < 0 || p.DrainWait < 0:
 		return &Refusal{"the policy has a negative number", "max unavailable, failure budget, bake, timeout and tries are 0 or more"}
 	}
 	return nil
@@ -129,7 +129,7 @@ func busy(r *fleet.Rollout, nodes []*fleet.Node, now time.Time) bool {
 		return true
 	}
 	for _, m := range r.Nodes {
-		if m.State == fleet.MoveMoving || m.State == fleet.MoveReturning {
+		if m.State == fleet.MoveMoving || m.State == fleet.MoveReturning || m.State == fleet.MoveDraining {
 			return true
 		}
 	}

@@ -30,6 +30,8 @@ const (
 	Finish   Kind = "finish"   // all stages are complete
 	Return   Kind = "return"   // want the image before on a node
 	Returned Kind = "returned" // a node runs the image before again
+	Drain    Kind = "drain"    // ask the scheduler to take a node's jobs away
+	Keep     Kind = "keep"     // a node that was to go back stays as it is: its jobs go on
 )
 
 // Step is one change that follows from what is seen. Node, Generation and
@@ -116,6 +118,8 @@ func (p *planner) observe() {
 			p.observeReturning(m)
 		case fleet.MoveDone:
 			p.observeDone(m)
+		case fleet.MoveDraining:
+			p.observeDraining(m)
 		}
 	}
 }
@@ -155,22 +159,6 @@ func (p *planner) last(n *fleet.Node) string {
 		return "check " + f.Name + ": " + f.Detail
 	}
 	return "it says: " + n.Reported.Activity
-}
-
-func (p *planner) observeReturning(m *fleet.Move) {
-	n := p.nodes[m.Node]
-	switch {
-	case n == nil:
-		p.fail(m, "removed on its way back")
-	case Runs(n, m.From, m.Generation):
-		p.step(Step{Kind: Returned, Node: m.Node})
-	case Fell(n, m.From, m.Generation) != "":
-		p.fail(m, "on its way back: "+Fell(n, m.From, m.Generation))
-	case n.Desired.Generation != m.Generation:
-		p.fail(m, "an operator wanted something else of it on its way back: "+n.Desired.Reason)
-	case p.now.Sub(m.Started) > p.timeout():
-		p.fail(m, fmt.Sprintf("not back within %s: %s", p.timeout(), p.last(n)))
-	}
 }
 
 // observeDone watches a node that had made it, while the rollout goes on. A
@@ -251,10 +239,19 @@ func (p *planner) start() {
 		}
 		room -= len(unit)
 		for _, m := range unit {
-			n := p.nodes[m.Node]
-			p.step(Step{Kind: Start, Node: m.Node, Generation: NextGeneration(n), From: n.Reported.BootedImage()})
+			if p.r.Policy.Drain != "" {
+				p.step(Step{Kind: Drain, Node: m.Node, Reason: "drained by " + p.r.Policy.Drain + ", its jobs have " + p.drainWait().String()})
+				continue
+			}
+			p.begin(m)
 		}
 	}
+}
+
+// begin starts a node's move.
+func (p *planner) begin(m *fleet.Move) {
+	n := p.nodes[m.Node]
+	p.step(Step{Kind: Start, Node: m.Node, Generation: NextGeneration(n), From: n.Reported.BootedImage()})
 }
 
 // units groups moves into what starts together, in order of their first.
@@ -287,8 +284,12 @@ func (p *planner) room(stage int) int {
 		}
 		total++
 		n := p.nodes[m.Node]
+		if m.Held() && n != nil {
+			busy++ // the scheduler has not got it back
+			continue
+		}
 		switch m.State {
-		case fleet.MoveMoving, fleet.MoveReturning:
+		case fleet.MoveMoving, fleet.MoveReturning, fleet.MoveDraining:
 			busy++
 		case fleet.MoveFailed, fleet.MoveSkipped:
 			if m.State == fleet.MoveSkipped && m.Started.IsZero() {
@@ -304,8 +305,11 @@ func (p *planner) room(stage int) int {
 
 func (p *planner) stageEnded() bool {
 	for _, m := range p.stageMoves() {
-		if m.State == fleet.MoveWaiting || m.State == fleet.MoveMoving || m.State == fleet.MoveReturning {
+		switch {
+		case m.State == fleet.MoveWaiting, m.State == fleet.MoveMoving, m.State == fleet.MoveReturning, m.State == fleet.MoveDraining:
 			return false
+		case m.State == fleet.MoveDone && m.Held() && p.nodes[m.Node] != nil && p.nodes[m.Node].State == fleet.NodeApproved:
+			return false // not before its scheduler uses it again
 		}
 	}
 	return true
@@ -370,33 +374,4 @@ func (p *planner) stageHealthy(baked time.Time) bool {
 		p.judgeBudget()
 	}
 	return healthy
-}
-
-// flipBack returns what the rollout changed, if its policy says so, within
-// the same limits as the way there.
-func (p *planner) flipBack() {
-	if !p.r.Policy.FlipBack {
-		return
-	}
-	room := map[int]int{}
-	for i := range p.r.Policy.Stages {
-		room[i] = p.room(i)
-	}
-	for i := range p.r.Nodes {
-		m := &p.r.Nodes[i]
-		n := p.nodes[m.Node]
-		isOurs := n != nil && n.Desired.Rollout == p.r.ID && n.Desired.Generation == m.Generation
-		isBack := m.State == fleet.MoveDone || m.State == fleet.MoveMoving
-		if !isBack || !isOurs || m.From == "" || Banned(n, m.From) != nil {
-			continue
-		}
-		if m.State == fleet.MoveDone { // one on the move has its place already
-			if room[m.Stage] <= 0 {
-				continue
-			}
-			room[m.Stage]--
-		}
-		p.step(Step{Kind: Return, Node: m.Node, Generation: NextGeneration(n), From: m.From,
-			Reason: "rollout " + p.r.ID + " " + string(p.r.State)})
-	}
 }

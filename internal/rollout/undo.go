@@ -28,6 +28,11 @@ func Undo(ctx context.Context, s store.Store, id, by, reason string, atOnce flee
 		if atOnce != (fleet.Amount{}) {
 			r.Policy.MaxUnavailable = atOnce
 		}
+		for i := range r.Nodes {
+			if r.Nodes[i].State == fleet.MoveDone {
+				r.Nodes[i].Back = false // that its jobs went on once is no reason to leave it now
+			}
+		}
 		wasDone := r.State == fleet.RolloutDone
 		r.State, r.Reason, r.Policy.FlipBack = fleet.RolloutAborted, "undone by "+by+because(reason), true
 		if err := overlap(ctx, tx, r, nodes, now); err != nil {

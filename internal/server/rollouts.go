@@ -3,6 +3,8 @@ package server
 import (
 	"fmt"
 	"net/http"
+	"slices"
+	"strings"
 
 	"github.com/turnout-project/turnout/internal/api"
 	"github.com/turnout-project/turnout/internal/fleet"
@@ -46,6 +48,10 @@ func (s *Server) startRollout(w http.ResponseWriter, r *http.Request, actor stri
 	i, err := resolve(r.Context(), s.Store, req.Image)
 	if err != nil {
 		return nil, err
+	}
+	if d := req.Policy.Drain; d != "" && !slices.Contains(s.Drains, d) {
+		return nil, &rollout.Refusal{Why: fmt.Sprintf("there is no hook %q to drain nodes with", d),
+			Hint: fmt.Sprintf("hooks are made in the server's configuration, which has %d: %s", len(s.Drains), strings.Join(s.Drains, ", "))}
 	}
 	if req.DryRun {
 		return rollout.Draft(r.Context(), s.Store, i.Digest, req.Policy, actor, s.now())

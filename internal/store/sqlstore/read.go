@@ -56,3 +56,22 @@ func (s *Store) LiveRollouts(ctx context.Context) ([]*fleet.Rollout, error) {
 	}
 	return s.tx.LiveRollouts(ctx)
 }
+
+// Peek is for store.Peek.
+func (s *Store) Peek(ctx context.Context, names []string) ([]*fleet.Node, error) {
+	if err := s.fresh(ctx); err != nil {
+		return nil, err
+	}
+	return s.tx.Peek(ctx, names)
+}
+
+// Peek is for store.Peek: what is kept in memory is replaced, never changed.
+func (t tx) Peek(_ context.Context, names []string) ([]*fleet.Node, error) {
+	out := make([]*fleet.Node, 0, len(names))
+	for _, name := range names {
+		if n := t.node(name); n != nil {
+			out = append(out, n)
+		}
+	}
+	return out, nil
+}

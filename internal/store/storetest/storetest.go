@@ -122,6 +122,9 @@ func nodeRoundTrip(t *testing.T, s store.Store) {
 	_, err = s.NodeByMAC(ctx(), "52:54:00:00:00:99")
 	wantErr(t, "NodeByMAC(stranger)", err, store.ErrNotFound)
 	update(t, s, func(tx store.Tx) error { return tx.CreateNode(ctx(), sample("a0")) })
+	if got, err := store.Peek(ctx(), s, []string{"n1", "nobody", "a0"}); err != nil || len(got) != 2 || !cmp.Equal(got[0], want) || got[1].Name != "a0" {
+		t.Errorf("Peek = %v, %v; want n1 and a0", got, err)
+	}
 	all, err := s.Nodes(ctx())
 	if err != nil || len(all) != 2 || all[0].Name != "a0" || all[1].Name != "n1" {
 		t.Errorf("Nodes() = %v, %v; want a0 and n1 in that order", all, err)
