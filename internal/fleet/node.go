@@ -147,6 +147,7 @@ type Report struct {
 	// Metrics are numbers that a pool's nodes are compared by, each under a
 	// dotted name with its unit last: "gpu.0.temperature_celsius".
 	Metrics map[string]float64 `json:"metrics,omitempty"`
+	Usage   []Use              `json:"usage,omitempty"` // GPUs and their instances, and who has them; empty if not known
 	Time    time.Time          `json:"time"`
 }
 
