@@ -130,8 +130,10 @@ func (c *policyCheck) agent(m *manifest.Manifest) error {
 	if fi, err := os.Stat(c.path(agentPath)); err != nil || fi.Mode().Perm()&0o111 == 0 {
 		c.fault("%s is missing or no program", agentPath)
 	}
-	if _, err := os.Lstat(c.path("etc/systemd/system/multi-user.target.wants/" + agentUnit)); err != nil {
-		c.fault("%s is not enabled", agentUnit)
+	for _, unit := range []string{agentUnit, guardUnit} {
+		if _, err := os.Lstat(c.path("etc/systemd/system/multi-user.target.wants/" + unit)); err != nil {
+			c.fault("%s is not enabled", unit)
+		}
 	}
 	trust, err := c.read(manifest.TrustPath)
 	if err != nil {

@@ -37,6 +37,7 @@ func goodRoot(t *testing.T) string {
 		"etc/shadow":                                              "root:*:1::::::\nops:!:1::::::\n",
 		"usr/lib/modules/6.1.0-50-amd64/modules.dep":              "",
 		"etc/systemd/system/multi-user.target.wants/" + agentUnit: "",
+		"etc/systemd/system/multi-user.target.wants/" + guardUnit: "",
 		agentPath:          "\x7fELF",
 		manifest.TrustPath: string(trust),
 		manifest.ImagePath: string(id),

@@ -24,10 +24,14 @@ import (
 const (
 	agentPath = "/usr/lib/turnout/nodeagent"
 	agentUnit = "turnout-nodeagent.service"
+	guardUnit = "turnout-guard.service"
 )
 
 //go:embed turnout-nodeagent.service
 var agentUnitText []byte
+
+//go:embed turnout-guard.service
+var guardUnitText []byte
 
 // tmpUnit gives the read-only root a /tmp that can be written. Services with
 // PrivateTmp= do not start without.
@@ -156,7 +160,7 @@ func (b *build) tree(ctx context.Context, ps packages, files []rootfs.File) (*ro
 	st := &stages{reporter: b.Progress, prefix: "root: "}
 	spec := rootfs.Spec{
 		Packages: ps.list, DebPath: ps.path, Recipe: absoluteSources(b.Recipe), ExtraFiles: files,
-		EnableUnits: []string{agentUnit, tmpUnit}, SourceDateEpoch: b.Lock.SourceDateEpoch,
+		EnableUnits: []string{agentUnit, guardUnit, tmpUnit}, SourceDateEpoch: b.Lock.SourceDateEpoch,
 		WorkDir: b.work.path("rootfs"), Log: b.Log, Progress: st.update,
 	}
 	run := func() (*rootfs.Result, error) {
@@ -223,6 +227,7 @@ func (b *build) rootFiles(kernel manifest.Kernel) ([]rootfs.File, error) {
 	return []rootfs.File{
 		{Path: agentPath, Source: b.Agent, Mode: 0o755},
 		{Path: "/usr/lib/systemd/system/" + agentUnit, Content: agentUnitText},
+		{Path: "/usr/lib/systemd/system/" + guardUnit, Content: guardUnitText},
 		{Path: "/usr/lib/systemd/system/" + tmpUnit, Content: tmpUnitText},
 		{Path: manifest.TrustPath, Content: b.trust},
 		{Path: manifest.ImagePath, Content: append(identity, '\n')},

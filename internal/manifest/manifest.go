@@ -90,6 +90,9 @@ type Health struct {
 	// ConfirmOffline lets a node confirm a healthy slot without attestation
 	// when no server was reached in its boot.
 	ConfirmOffline bool `json:"confirm_offline,omitempty"`
+	// AgentSilence is how long the agent may give no sign of life in a trial
+	// boot before the machine is reset; 0 means ten minutes.
+	AgentSilence Duration `json:"agent_silence,omitempty"`
 }
 
 // Check is one health check; exactly one of the fields from Exec to File

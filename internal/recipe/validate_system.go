@@ -1,6 +1,8 @@
 package recipe
 
 import (
+	"time"
+
 	"fmt"
 	"path"
 	"slices"
@@ -77,6 +79,9 @@ func (r *Recipe) validateBoot() error {
 }
 
 func (r *Recipe) validateHealth() error {
+	if s := r.Health.AgentSilence; s != 0 && time.Duration(s) < 30*time.Second {
+		return r.Errorf("health.agent_silence", "an agent that starts needs some time", "health.agent_silence is %s; want 30s at least", time.Duration(s))
+	}
 	if r.Health.Soak < 0 {
 		return r.Errorf("health.soak", "", "health.soak is negative")
 	}
