@@ -64,7 +64,7 @@ func newRootCommand() *cobra.Command {
 	cmd.AddCommand(
 		newInitCommand(), newServeCommand(g), newCheckConfigCommand(g),
 		newNodeCommand(g), newReimageCommand(g), newSlotCommand(g), newVerdictCommand(g),
-		newPowerCommand(g), newBMCCommand(g), newRecoveryCommand(g), newDriftCommand(g), newAlertCommand(g), newReportCommand(g),
+		newPowerCommand(g), newBMCCommand(g), newRecoveryCommand(g), newDriftCommand(g), newAlertCommand(g), newReportCommand(g), newUsageCommand(g),
 		newPoolCommand(g), newBaselineCommand(g), newImageCommand(g), newRolloutCommand(g), newEventsCommand(g), newVersionCommand(g),
 		newBackupCommand(g), newRestoreCommand(g), newDoctorCommand(g), newTopCommand(g), newDHCPCommand(g), newExplainCommand(g), man.Command(),
 	)

@@ -191,6 +191,7 @@ func lead(ctx context.Context, c *config.Config, srv *server.Server, hooks hook.
 		func() { srv.Recover(ctx) },
 		func() { srv.CollectFirmware(ctx) },
 		func() { srv.Alert(ctx) },
+		func() { srv.CountUsage(ctx) },
 		func() { srv.Prune(ctx, c.Events.Keep, c.Events.Most) },
 	} {
 		all.Go(part)

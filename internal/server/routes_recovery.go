@@ -28,6 +28,7 @@ func (s *Server) recoveryRoutes(m *mux) {
 	as(RoleOperator, "POST "+api.PathAlerts+"/{name}/test", s.testAlert)
 	as(RoleViewer, "GET "+api.PathReport, s.report)
 	as(RoleViewer, "GET "+api.PathReport+"/key", s.reportKey)
+	as(RoleViewer, "GET "+api.PathUsage, s.usageOf)
 	as(RoleViewer, "GET "+api.PathRecovery, s.showRecovery)
 	as(RoleViewer, "GET "+api.PathDrift, s.showDrift)
 	as(RoleOperator, "POST "+api.PathRecovery+"/pause", s.pauseRecovery)
@@ -52,6 +53,7 @@ var recoveryOperations = []operation{
 	{"POST " + api.PathAlerts + "/{name}/test", "Send a webhook a test", "operator", nil, nil, api.Webhook{}, ""},
 	{"GET " + api.PathReport, "Facts of nodes, signed", "viewer", []param{{"node", "string", "of one node"}, {"rack", "string", "of the nodes of a rack or domain"}, {"pool", "string", "of the nodes of a pool"}, {"require", "string", "a fact that must hold; may be repeated"}}, nil, nodereport.Signed{}, ""},
 	{"GET " + api.PathReport + "/key", "The key that verifies reports", "viewer", nil, nil, api.ReportKey{}, ""},
+	{"GET " + api.PathUsage, "For how long GPUs and their instances were occupied", "viewer", []param{{"from", "string", "time, RFC 3339"}, {"to", "string", "time, not included"}, {"by", "string", "hour, day, month, all"}, {"pool", "string", "of one pool"}}, nil, []fleet.UsageRow{}, ""},
 	{"GET " + api.PathRecovery, "Nodes in trouble, and what was done about them", "viewer", nil, nil, api.Recovery{}, ""},
 	{"POST " + api.PathRecovery + "/pause", "Do nothing by itself for a time", "operator", nil, api.PauseRequest{}, api.Recovery{}, ""},
 	{"POST " + api.PathRecovery + "/resume", "Take recovery up again", "operator", nil, nil, api.Recovery{}, ""},
