@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 )
@@ -38,6 +39,16 @@ func (l lines) Write(p []byte) (int, error) {
 // TestRack plays every scene of the demo.
 func TestRack(t *testing.T) {
 	if err := Run(context.Background(), options(t, "rack")); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestFailures brings one node down in every way that Failures knows, or in
+// those that TURNOUT_FAILURES names.
+func TestFailures(t *testing.T) {
+	o := options(t, "failures")
+	o.Only = strings.Fields(os.Getenv("TURNOUT_FAILURES"))
+	if err := Failures(context.Background(), o); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -162,8 +162,15 @@ func canaryFirst(r fleet.Rollout) error {
 }
 
 func (l *lab) startRollout(ctx context.Context, v string) (string, error) {
-	args := []string{"rollout", "start", "--image", l.digests[v], "--stage", "canary", "--stage", "rack",
-		"--bake", "5s", "--max-unavailable", "2", "--failure-budget", "0", "--tries", "1", "--yes"}
+	return l.startRolloutTo(ctx, v, "canary", "rack")
+}
+
+func (l *lab) startRolloutTo(ctx context.Context, v string, pools ...string) (string, error) {
+	args := []string{"rollout", "start", "--image", l.digests[v]}
+	for _, p := range pools {
+		args = append(args, "--stage", p)
+	}
+	args = append(args, "--bake", "5s", "--max-unavailable", "2", "--failure-budget", "0", "--tries", "1", "--yes")
 	l.say("$ pxeserver %s", l.shorten(strings.Join(args, " ")))
 	var r fleet.Rollout
 	err := l.query(ctx, &r, args...)

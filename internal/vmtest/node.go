@@ -81,14 +81,20 @@ func (n *Node) blank() error {
 	if err := errors.Join(disk.Truncate(n.spec.DiskBytes), disk.Close()); err != nil {
 		return err
 	}
+	if err := n.WipeNVRAM(); err != nil {
+		return err
+	}
+	return manufactureTPM(filepath.Join(n.dir, "tpm"), filepath.Join(n.rack.Dir, "tpm-ca"))
+}
+
+// WipeNVRAM makes the firmware's variables as they leave the factory, as
+// after a dead battery. The node must be off.
+func (n *Node) WipeNVRAM() error {
 	vars, err := os.ReadFile(ovmfVars)
 	if err != nil {
 		return err
 	}
-	if err := os.WriteFile(filepath.Join(n.dir, "vars.fd"), vars, 0o600); err != nil {
-		return err
-	}
-	return manufactureTPM(filepath.Join(n.dir, "tpm"), filepath.Join(n.rack.Dir, "tpm-ca"))
+	return os.WriteFile(filepath.Join(n.dir, "vars.fd"), vars, 0o600)
 }
 
 // Disk is the path of the node's raw disk image.
