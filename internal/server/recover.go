@@ -9,6 +9,7 @@ import (
 
 	"github.com/turnout-project/turnout/internal/bmc"
 	"github.com/turnout-project/turnout/internal/fleet"
+	"github.com/turnout-project/turnout/internal/pulse"
 	"github.com/turnout-project/turnout/internal/recovery"
 	"github.com/turnout-project/turnout/internal/rollout"
 	"github.com/turnout-project/turnout/internal/store"
@@ -59,19 +60,41 @@ func rest(ctx context.Context, d time.Duration) bool {
 	}
 }
 
+// errMoved says that the fleet has moved on since it was looked at.
+var errMoved = errors.New("the fleet has moved on")
+
 // RecoverOnce is one look. What it decides is written down, with its reason,
 // before it is done: a server that dies in between does less, never more. Of
 // several servers that look at once, one finds everything decided.
+//
+// Looking at a large fleet takes a while, so it is done outside the update;
+// the update holds what matters against what was looked at.
 func (s *Server) RecoverOnce(ctx context.Context) error {
-	var deeds []recovery.Deed
-	err := s.Store.Update(ctx, func(tx store.Tx) (err error) {
-		deeds, err = s.decide(ctx, tx)
-		return err
-	})
+	before, in, err := s.recoveryInput(ctx, s.Store)
 	if err != nil {
 		return err
 	}
-	if len(deeds) > 0 {
+	if p, err := readPause(ctx, s.Store); err != nil || p.holds(in.Now) {
+		return err
+	}
+	state, deeds, notes := recovery.Decide(*in)
+	after, err := json.Marshal(state)
+	if err != nil || string(after) == string(before) && len(deeds)+len(notes) == 0 {
+		return err
+	}
+	err = s.Store.Update(ctx, func(tx store.Tx) error {
+		if err := s.unmoved(ctx, tx, before, deeds, in.Now); err != nil {
+			return err
+		}
+		return s.writeDown(ctx, tx, state, deeds, notes)
+	})
+	switch {
+	case errors.Is(err, errMoved):
+		return nil // the next look sees it
+	case err != nil:
+		return err
+	}
+	if len(deeds)+len(notes) > 0 {
 		s.news.tell()
 		s.poke()
 	}
@@ -84,63 +107,114 @@ func (s *Server) RecoverOnce(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// decide looks at the fleet inside the transaction that also writes the
-// outcome.
-func (s *Server) decide(ctx context.Context, tx store.Tx) ([]recovery.Deed, error) {
-	in, err := s.recoveryInput(ctx, tx)
+// unmoved checks that nobody else has decided meanwhile, no operator has
+// paused recovery or taken a node away, no rollout has taken one up, and that
+// a node that was silent still is.
+func (s *Server) unmoved(ctx context.Context, tx store.Tx, before []byte, deeds []recovery.Deed, at time.Time) error {
+	now, err := stateDoc(ctx, tx)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	if p, err := readPause(ctx, tx); err != nil || p != nil && (p.Until.IsZero() || in.Now.Before(p.Until)) {
-		return nil, err
+	p, err := readPause(ctx, tx)
+	if err != nil {
+		return err
 	}
-	state, deeds, notes := recovery.Decide(*in)
+	if string(now) != string(before) || p.holds(at) {
+		return errMoved
+	}
+	if len(deeds) == 0 {
+		return nil
+	}
+	held, err := heldNodes(ctx, tx)
+	if err != nil {
+		return err
+	}
+	for _, d := range deeds {
+		n, err := tx.Node(ctx, d.Node)
+		switch {
+		case errors.Is(err, store.ErrNotFound):
+			return errMoved
+		case err != nil:
+			return err
+		case n.State != fleet.NodeApproved, held[d.Node] != "", d.Silent && at.Sub(n.LastSeen) <= pulse.LostAfter:
+			return errMoved
+		}
+	}
+	return nil
+}
+
+// writeDown writes what was decided.
+func (s *Server) writeDown(ctx context.Context, tx store.Tx, state recovery.State, deeds []recovery.Deed, notes []recovery.Note) error {
 	for _, n := range notes {
 		if err := s.note(ctx, tx, actorRecovery, n.Node, n.Kind, clip(n.Message, 1000)); err != nil {
-			return nil, err
+			return err
 		}
 	}
 	for _, d := range deeds {
 		if err := s.intend(ctx, tx, d, state.Nodes[d.Node]); err != nil {
-			return nil, err
+			return err
 		}
 	}
-	return deeds, putJSON(ctx, tx, kindRecovery, keyState, state)
+	return putJSON(ctx, tx, kindRecovery, keyState, state)
 }
 
-func (s *Server) recoveryInput(ctx context.Context, r store.Reader) (*recovery.Input, error) {
-	in := &recovery.Input{Now: s.now(), Config: *s.Recovery, Held: map[string]string{}, BMC: map[string]bool{}, Images: map[string]string{}, Quiet: max(time.Minute, s.silentAfter())}
-	var err error
-	if in.Nodes, err = r.Nodes(ctx); err != nil {
-		return nil, err
-	}
+// heldNodes are the nodes that live rollouts move, or keep drained.
+func heldNodes(ctx context.Context, r store.Reader) (map[string]string, error) {
 	rs, err := r.LiveRollouts(ctx)
-	if err != nil {
-		return nil, err
-	}
+	held := map[string]string{}
 	for _, x := range rs {
-		for _, m := range x.Nodes {
-			if m.State == fleet.MoveMoving || m.State == fleet.MoveReturning {
-				in.Held[m.Node] = x.ID
+		for i := range x.Nodes {
+			switch m := &x.Nodes[i]; {
+			case m.Held(), m.State == fleet.MoveDraining, m.State == fleet.MoveMoving, m.State == fleet.MoveReturning:
+				held[m.Node] = x.ID
 			}
 		}
 	}
+	return held, err
+}
+
+// recoveryInput is what is looked at, with the state's document as it was
+// read.
+func (s *Server) recoveryInput(ctx context.Context, r store.Reader) (before []byte, in *recovery.Input, err error) {
+	in = &recovery.Input{Now: s.now(), Config: *s.Recovery, BMC: map[string]bool{}, Images: map[string]string{}, Quiet: max(time.Minute, s.silentAfter())}
+	if before, err = stateDoc(ctx, r); err != nil {
+		return nil, nil, err
+	}
+	if len(before) > 0 {
+		if err := json.Unmarshal(before, &in.State); err != nil {
+			return nil, nil, fmt.Errorf("state of recovery: %w", err)
+		}
+	}
+	if in.Nodes, err = r.Nodes(ctx); err != nil {
+		return nil, nil, err
+	}
+	if in.Held, err = heldNodes(ctx, r); err != nil {
+		return nil, nil, err
+	}
 	pools, err := r.Pools(ctx)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	for _, p := range pools {
 		in.Images[p.Name] = p.Image
 	}
 	bmcs, err := r.Records(ctx, kindBMC, "", "")
-	if err != nil {
-		return nil, err
-	}
 	for _, b := range bmcs {
 		in.BMC[b.Key] = s.BMC != nil
 	}
-	in.State, err = readState(ctx, r)
-	return in, err
+	return before, in, err
+}
+
+// stateDoc reads the state's document, empty before the first.
+func stateDoc(ctx context.Context, r store.Reader) ([]byte, error) {
+	rec, err := r.Record(ctx, kindRecovery, keyState)
+	if errors.Is(err, store.ErrNotFound) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	return rec.Doc, nil
 }
 
 func readState(ctx context.Context, r store.Reader) (recovery.State, error) {

@@ -1,6 +1,7 @@
 package server_test
 
 import (
+	"context"
 	"strings"
 	"testing"
 	"time"
@@ -11,6 +12,7 @@ import (
 	"github.com/turnout-project/turnout/internal/fleet"
 	"github.com/turnout-project/turnout/internal/recovery"
 	"github.com/turnout-project/turnout/internal/server"
+	"github.com/turnout-project/turnout/internal/store"
 )
 
 // acting is a recovery that acts, with room enough.
@@ -189,4 +191,63 @@ func TestRecoverNothing(t *testing.T) {
 	r.l.must(err)
 	_, err = r.l.op.ResumeRecovery(ctx)
 	wantStatus(t, "resumed twice", err, 409)
+}
+
+// meddler does something just before an update.
+type meddler struct {
+	store.Store
+	before func()
+}
+
+func (m *meddler) Update(ctx context.Context, fn func(store.Tx) error) error {
+	if f := m.before; f != nil {
+		m.before = nil
+		f()
+	}
+	return m.Store.Update(ctx, fn)
+}
+
+// What happens between the look and the deed counts: a cordon, a pause, a
+// heartbeat, another server.
+func TestRecoverLooksAgain(t *testing.T) {
+	for name, meddle := range map[string]func(r *rack){
+		"a cordon": func(r *rack) {
+			_, err := r.l.op.NodeAct(ctx, "n1", "cordon", api.NodeRequest{Reason: "DIMM"})
+			r.l.must(err)
+		},
+		"a pause": func(r *rack) {
+			_, err := r.l.op.PauseRecovery(ctx, api.PauseRequest{})
+			r.l.must(err)
+		},
+		"a heartbeat":    func(r *rack) { r.nodes[0].beat() },
+		"another server": func(r *rack) { r.l.must(r.l.srv.RecoverOnce(ctx)) },
+	} {
+		m := &meddler{}
+		r := newRecoveryRack(t, 12, acting, withKeys(t), func(o *server.Options) { m.Store = o.Store; o.Store = m })
+		p := &powered{}
+		_, req := newBMC(t, p)
+		_, err := r.l.admin.SetBMC(ctx, "n1", req)
+		r.l.must(err)
+		r.quiet[0] = true
+		r.pass(7)
+		r.l.clock.add(time.Minute)
+		for _, n := range r.nodes[1:] {
+			n.beat()
+		}
+		m.before = func() { meddle(r) }
+		r.l.must(r.l.srv.RecoverOnce(ctx))
+		cycles := 0
+		for _, e := range r.story() {
+			if e == "recovery.power-cycle n1" {
+				cycles++
+			}
+		}
+		want := 0
+		if name == "another server" {
+			want = 1
+		}
+		if cycles != want || p.Running() != (want == 1) {
+			t.Errorf("%s: %d power cycles, the machine runs: %v; want %d\n%v", name, cycles, p.Running(), want, r.story())
+		}
+	}
 }

@@ -19,6 +19,11 @@ type pause struct {
 	By    string    `json:"by"`
 }
 
+// holds reports whether nothing is to be done now. nil does not.
+func (p *pause) holds(now time.Time) bool {
+	return p != nil && (p.Until.IsZero() || now.Before(p.Until))
+}
+
 // readPause returns nil if there is none.
 func readPause(ctx context.Context, r store.Reader) (*pause, error) {
 	p := &pause{}
@@ -47,7 +52,7 @@ func (s *Server) recoveryNow(ctx context.Context) (*api.Recovery, error) {
 	}
 	out := &api.Recovery{Nodes: []api.RecoveryNode{}, Storms: []api.RecoveryNode{}}
 	now := s.now()
-	if p != nil && (p.Until.IsZero() || now.Before(p.Until)) {
+	if p.holds(now) {
 		until := p.Until
 		if until.IsZero() {
 			until = forEver

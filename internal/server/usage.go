@@ -42,19 +42,25 @@ func (s *Server) CountUsage(ctx context.Context) {
 // CountUsageOnce takes one sample. It stands for the time since the last one.
 func (s *Server) CountUsageOnce(ctx context.Context) error {
 	now := s.now().UTC()
-	return s.Store.Update(ctx, func(tx store.Tx) error {
-		var last time.Time
-		err := getJSON(ctx, tx, kindUsage, keyUsageLast, &last)
-		if err != nil && !errors.Is(err, store.ErrNotFound) {
+	last, err := lastUsage(ctx, s.Store)
+	if err != nil {
+		return err
+	}
+	var sample map[usage.Key]usage.Sum
+	if d := now.Sub(last); !last.IsZero() && d > 0 && d <= usageMost {
+		nodes, err := s.Store.Nodes(ctx)
+		if err != nil {
 			return err
 		}
-		if d := now.Sub(last); !last.IsZero() && d > 0 && d <= usageMost {
-			if err := s.addUsage(ctx, tx, now, d); err != nil {
-				return err
-			}
+		sample = usage.Sample(nodes, now, s.silentAfter(), d)
+	}
+	return s.Store.Update(ctx, func(tx store.Tx) error {
+		again, err := lastUsage(ctx, tx)
+		if err != nil || !again.Equal(last) || last.After(now) {
+			return err // another server was quicker, or the clock was set back: wait for it
 		}
-		if last.After(now) {
-			return nil // the clock was set back: wait for it
+		if err := addUsage(ctx, tx, now.Format(hourForm), sample); err != nil {
+			return err
 		}
 		if last.Day() != now.Day() {
 			if err := forgetUsage(ctx, tx, now.Add(-usageKeep)); err != nil {
@@ -65,21 +71,24 @@ func (s *Server) CountUsageOnce(ctx context.Context) error {
 	})
 }
 
-func (s *Server) addUsage(ctx context.Context, tx store.Tx, now time.Time, d time.Duration) error {
-	nodes, err := tx.Nodes(ctx)
-	if err != nil {
-		return err
+// lastUsage is when the last sample was taken, zero before the first.
+func lastUsage(ctx context.Context, r store.Reader) (last time.Time, err error) {
+	err = getJSON(ctx, r, kindUsage, keyUsageLast, &last)
+	if errors.Is(err, store.ErrNotFound) {
+		err = nil
 	}
-	sample := usage.Sample(nodes, now, s.silentAfter(), d)
+	return last, err
+}
+
+func addUsage(ctx context.Context, tx store.Tx, hour string, sample map[usage.Key]usage.Sum) error {
 	if len(sample) == 0 {
 		return nil
 	}
 	var h usage.Hour
-	key := now.Format(hourForm)
-	if err := getJSON(ctx, tx, kindUsage, key, &h); err != nil && !errors.Is(err, store.ErrNotFound) {
+	if err := getJSON(ctx, tx, kindUsage, hour, &h); err != nil && !errors.Is(err, store.ErrNotFound) {
 		return err
 	}
-	return putJSON(ctx, tx, kindUsage, key, h.Add(sample))
+	return putJSON(ctx, tx, kindUsage, hour, h.Add(sample))
 }
 
 // forgetUsage drops hours that are too old.
