@@ -47,6 +47,11 @@ rollouts on, until it gets SIGTERM or SIGINT.
 It may be killed at any moment: what was acknowledged is kept, and rollouts go
 on when it is started again. Ports below 1024 and DHCP need root, or
 CAP_NET_BIND_SERVICE and CAP_NET_RAW.
+
+SIGHUP (systemctl reload pxeserver) reads the configuration anew: image_keys,
+ek_roots, tokens, discovery, attestation and console_logs change at once; of
+others the log says that they take a restart. A file that is not good changes
+nothing.
 ` + exitCodes,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -59,7 +64,7 @@ CAP_NET_BIND_SERVICE and CAP_NET_RAW.
 			if err != nil {
 				return err
 			}
-			return serve(cmd.Context(), c, log)
+			return serve(cmd.Context(), g.configFile(), c, log)
 		},
 	}
 	cmd.Flags().StringVar(&logLevel, "log-level", "info", "debug, info, warn or error")
@@ -95,7 +100,7 @@ func newCheckConfigCommand(g *globals) *cobra.Command {
 }
 
 // serve runs everything until ctx ends or a part of it fails.
-func serve(ctx context.Context, c *config.Config, log *slog.Logger) error {
+func serve(ctx context.Context, file string, c *config.Config, log *slog.Logger) error {
 	o, err := options(c)
 	if err != nil {
 		return &statusError{exitUsage, err.Error()}
@@ -140,6 +145,7 @@ func serve(ctx context.Context, c *config.Config, log *slog.Logger) error {
 	parts.Go(func() error { return serveAPI(ctx, srv, l, log) })
 	parts.Go(func() error { return boot.Serve(ctx) })
 	parts.Go(func() error { srv.KeepBoots(ctx); return nil })
+	parts.Go(func() error { reloadLoop(ctx, file, c, srv, log); return nil })
 	parts.Go(func() error {
 		store.Lead(ctx, st, func(ctx context.Context) { lead(ctx, c, srv, hooks, log) })
 		return nil

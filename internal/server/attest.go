@@ -24,8 +24,8 @@ func (s *Server) nonce(_ http.ResponseWriter, r *http.Request, n *fleet.Node) (a
 		return nil, err
 	}
 	raw, err := hex.DecodeString(key)
-	bank, pcrs := s.TPM.Wanted()
-	return &api.NonceResponse{Nonce: raw, Bank: bank, PCRs: pcrs, Every: int(s.AttestEvery.Seconds())}, err
+	bank, pcrs := s.live().TPM.Wanted()
+	return &api.NonceResponse{Nonce: raw, Bank: bank, PCRs: pcrs, Every: int(s.live().AttestEvery.Seconds())}, err
 }
 
 // attest judges evidence and keeps the verdict.
@@ -78,7 +78,7 @@ func (s *Server) judge(ctx context.Context, n *fleet.Node, req *api.AttestReques
 	if err != nil || why != "" {
 		return unjudged("image", why), nil, err
 	}
-	v, clock := s.TPM.Judge(e)
+	v, clock := s.live().TPM.Judge(e)
 	if v.Image == "" {
 		v.Image = e.Image.Digest
 	}
@@ -96,7 +96,7 @@ func (s *Server) judgeOthers(e Evidence, v *fleet.Verdict, clock *store.Clock) *
 		if e.Image == claimed {
 			continue
 		}
-		if other, c := s.TPM.Judge(e); other.Accepted {
+		if other, c := s.live().TPM.Judge(e); other.Accepted {
 			*v = other
 			return c
 		}

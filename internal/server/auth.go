@@ -94,9 +94,9 @@ func (s *Server) operator(r *http.Request) (*Token, error) {
 
 // tokenOf finds a token by its hash; nil if there is none.
 func (s *Server) tokenOf(hash [sha256.Size]byte) *Token {
-	for i := range s.Tokens {
-		if subtle.ConstantTimeCompare(hash[:], s.Tokens[i].Hash[:]) == 1 {
-			return &s.Tokens[i]
+	for i := range s.live().Tokens {
+		if subtle.ConstantTimeCompare(hash[:], s.live().Tokens[i].Hash[:]) == 1 {
+			return &s.live().Tokens[i]
 		}
 	}
 	return nil

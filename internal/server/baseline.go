@@ -40,24 +40,24 @@ func modelOf(n *fleet.Node, req *api.AttestRequest) fleet.Model {
 
 // firmware collects what was approved for a model, nil if nothing is compared.
 func (s *Server) firmware(ctx context.Context, m fleet.Model) (*judge.Firmware, error) {
-	if s.Baseline != BaselineWarn && s.Baseline != BaselineEnforce {
+	if s.live().Baseline != BaselineWarn && s.live().Baseline != BaselineEnforce {
 		return nil, nil
 	}
 	all, err := s.Store.Baselines(ctx)
 	if err != nil {
 		return nil, err
 	}
-	bank, _ := s.TPM.Wanted()
+	bank, _ := s.live().TPM.Wanted()
 	all = slices.DeleteFunc(all, func(b *fleet.Baseline) bool {
 		return b.State != fleet.BaselineApproved || b.Model != m || b.Bank != bank
 	})
-	return &judge.Firmware{Model: m, Approved: all, Enforce: s.Baseline == BaselineEnforce}, nil
+	return &judge.Firmware{Model: m, Approved: all, Enforce: s.live().Baseline == BaselineEnforce}, nil
 }
 
 // learn keeps what the firmware of a node measured, for an operator to
 // approve, if nothing but the firmware speaks against the node.
 func (s *Server) learn(ctx context.Context, tx store.Tx, n *fleet.Node, req *api.AttestRequest, v *fleet.Verdict, c *store.Clock) error {
-	if c == nil || len(req.EventLog) == 0 || s.Baseline != BaselineWarn && s.Baseline != BaselineEnforce {
+	if c == nil || len(req.EventLog) == 0 || s.live().Baseline != BaselineWarn && s.live().Baseline != BaselineEnforce {
 		return nil
 	}
 	if slices.ContainsFunc(v.Findings, func(f fleet.Finding) bool { return f.Kind != judge.KindBaseline }) {

@@ -34,10 +34,10 @@ func (s *Server) consoleLog(_ http.ResponseWriter, r *http.Request, _ string) (a
 			return nil, problem(http.StatusBadRequest, "", "bytes %q: want 1 to %d", q, consoleMost)
 		}
 	}
-	if s.ConsoleLogs == "" {
+	if s.live().ConsoleLogs == "" {
 		return nil, problem(http.StatusNotFound, "name the files of your console server in console_logs of the configuration", "no console logs are kept here")
 	}
-	path := strings.ReplaceAll(s.ConsoleLogs, "{node}", n.Name)
+	path := strings.ReplaceAll(s.live().ConsoleLogs, "{node}", n.Name)
 	out, err := tail(path, int64(want))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, problem(http.StatusNotFound, "does the console server write there? is the node's console connected?", "there is no console log of %s", n.Name)

@@ -79,7 +79,7 @@ func (s *Server) checkEnrol(req *api.EnrolRequest) (*session, error) {
 		return nil, bad(err)
 	}
 	var err error
-	if ses.AKName, err = s.TPM.AKName(req.AKPublic); err != nil {
+	if ses.AKName, err = s.live().TPM.AKName(req.AKPublic); err != nil {
 		return nil, bad(err)
 	}
 	for _, m := range req.MACs {
@@ -91,7 +91,7 @@ func (s *Server) checkEnrol(req *api.EnrolRequest) (*session, error) {
 			ses.MACs = append(ses.MACs, mac)
 		}
 	}
-	if ses.EKHash, ses.EKTrust, err = s.TPM.CheckEK(req.EKPublic, req.EKCertificate); err != nil {
+	if ses.EKHash, ses.EKTrust, err = s.live().TPM.CheckEK(req.EKPublic, req.EKCertificate); err != nil {
 		return nil, problem(http.StatusForbidden, "if this TPM is to be trusted, add its maker's CA to ek_roots", "%v", err)
 	}
 	return ses, nil
@@ -135,7 +135,7 @@ func (s *Server) claimIn(ctx context.Context, tx store.Tx, req *api.EnrolRequest
 		return owners[0], "", tx.PutNode(ctx, owners[0])
 	case len(owners) == 1:
 		return owners[0], "", nil // added by an operator: bound when activated
-	case s.Discovery == "":
+	case s.live().Discovery == "":
 		return nil, "unknown machine, and discovery is off; add it with: pxeserver node add NAME --mac …", nil
 	}
 	n, err = s.discover(ctx, tx, req, ses)
@@ -164,11 +164,11 @@ func ownersOf(ctx context.Context, tx store.Tx, macs []fleet.MAC) ([]*fleet.Node
 func (s *Server) discover(ctx context.Context, tx store.Tx, req *api.EnrolRequest, ses *session) (*fleet.Node, error) {
 	now := s.now()
 	n := &fleet.Node{
-		Name: "new-" + short(ses.EKHash)[:8], Pool: s.Discovery, MACs: ses.MACs, EKHash: ses.EKHash,
+		Name: "new-" + short(ses.EKHash)[:8], Pool: s.live().Discovery, MACs: ses.MACs, EKHash: ses.EKHash,
 		State: fleet.NodePending, Reason: "discovered; not approved", Created: now, LastSeen: now,
 		Reported: &fleet.Report{Stage: req.Stage, BootID: req.BootID, Activity: "waiting for approval", Inventory: req.Inventory},
 	}
-	if p, err := tx.Pool(ctx, s.Discovery); err == nil && p.AutoApprove {
+	if p, err := tx.Pool(ctx, s.live().Discovery); err == nil && p.AutoApprove {
 		n.State, n.Reason = fleet.NodeApproved, ""
 	}
 	if err := tx.CreateNode(ctx, n); err != nil {
@@ -190,7 +190,7 @@ func (s *Server) noteOnce(ctx context.Context, tx store.Tx, node, kind, msg stri
 
 // challenge opens a session that only the right TPM can close.
 func (s *Server) challenge(ctx context.Context, n *fleet.Node, ses *session) (*api.EnrolResponse, error) {
-	blob, enc, secret, err := s.TPM.MakeCredential(ses.EKPublic, ses.AKPublic)
+	blob, enc, secret, err := s.live().TPM.MakeCredential(ses.EKPublic, ses.AKPublic)
 	if err != nil {
 		return nil, problem(http.StatusBadRequest, "", "%v", err)
 	}

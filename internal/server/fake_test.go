@@ -114,6 +114,13 @@ type lab struct {
 	secret map[string]string // tokens by role
 }
 
+// reload changes what may change while the server runs.
+func (l *lab) reload(change func(*server.Options)) {
+	o := l.srv.Options
+	change(&o)
+	l.srv.Reload(o)
+}
+
 func newLab(t *testing.T, change ...func(*server.Options)) *lab {
 	t.Helper()
 	l := &lab{t: t, tpm: &fakeTPM{secrets: map[string][]byte{}}, clock: &clock{t: time.Now()}, store: mem.New()}

@@ -73,7 +73,7 @@ func (s *Server) imageSignature(w http.ResponseWriter, r *http.Request) (any, er
 	if err != nil {
 		return nil, err
 	}
-	sig, err := s.Images.Signature(img.Digest, s.ImageKeys)
+	sig, err := s.Images.Signature(img.Digest, s.live().ImageKeys)
 	if err != nil {
 		return nil, err
 	}
@@ -184,7 +184,7 @@ func (s *Server) publish(w http.ResponseWriter, r *http.Request, actor string) (
 		return nil, err
 	}
 	digest := manifest.DigestOf(req.Manifest)
-	if err := manifest.Verify(s.ImageKeys, digest, req.Signature); err != nil {
+	if err := manifest.Verify(s.live().ImageKeys, digest, req.Signature); err != nil {
 		return nil, problem(http.StatusForbidden, "sign it with a key whose public half is in image_keys", "%v", err)
 	}
 	img, err := s.takeImage(req, digest)
@@ -239,7 +239,7 @@ func (s *Server) takeImage(req *api.PublishRequest, digest string) (*oci.Image, 
 		}
 	}
 	desc := oci.Descriptor{MediaType: oci.MediaManifest, Digest: digest, Size: int64(len(req.Manifest))}
-	if _, err := s.Images.Signature(digest, s.ImageKeys); err != nil {
+	if _, err := s.Images.Signature(digest, s.live().ImageKeys); err != nil {
 		if err := s.Images.PutSignature(desc, req.Signature); err != nil {
 			return nil, err
 		}

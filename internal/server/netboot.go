@@ -28,7 +28,7 @@ func (s *Server) Decide(ctx context.Context, c netboot.Client) (netboot.Answer, 
 	if err != nil && !errors.Is(err, store.ErrNotFound) {
 		return netboot.Answer{}, err
 	}
-	b := decideBoot(n, s.Discovery != "")
+	b := decideBoot(n, s.live().Discovery != "")
 	if since, is := s.handouts.silent(c.MAC, s.now()); is && b.kind == netboot.AnswerSlot {
 		b = boot{netboot.AnswerInstaller, b.image, "got its slot over the network since " + since.UTC().Format("15:04:05") + " UTC and was not heard of: the installer, which mends it"}
 	}
@@ -135,7 +135,7 @@ func (s *Server) serve(ctx context.Context, c netboot.Client, a netboot.Answer, 
 // installerImage picks the image whose installer a machine gets: its pool's,
 // else the newest that is some pool's, else the newest; "" if there is none.
 func (s *Server) installerImage(ctx context.Context, n *fleet.Node) (string, error) {
-	pool := s.Discovery
+	pool := s.live().Discovery
 	if n != nil {
 		pool = n.Pool
 	}

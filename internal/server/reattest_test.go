@@ -220,7 +220,7 @@ func TestBaselines(t *testing.T) {
 	if !v.Accepted || len(v.Findings) != 1 || v.Findings[0].Kind != judge.KindBaseline || v.Findings[0].PCR != 0 || !strings.Contains(v.Summary, "warning") {
 		t.Errorf("drift, warn: %+v", v)
 	}
-	l.srv.Baseline = server.BaselineEnforce
+	l.reload(func(o *server.Options) { o.Baseline = server.BaselineEnforce })
 	refusedFor(t, "drift, enforce", b.attest(b.evidence()), judge.KindBaseline)
 	b.model.BIOSVersion = "2.2"
 	v = b.attest(b.evidence())
@@ -242,7 +242,7 @@ func TestBaselines(t *testing.T) {
 	if ev := l.events("baseline."); len(ev) != 5 { // learned, approved, learned, approved, forgotten
 		t.Errorf("events = %q", ev)
 	}
-	l.srv.Baseline = server.BaselineOff
+	l.reload(func(o *server.Options) { o.Baseline = server.BaselineOff })
 	b.model.BIOSVersion = "3"
 	if v := b.attest(b.evidence()); !v.Accepted || len(v.Findings) > 0 {
 		t.Errorf("off: %+v", v)

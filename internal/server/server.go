@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/turnout-project/turnout/internal/alert"
@@ -88,6 +89,7 @@ type Evidence struct {
 // Server answers both APIs. Make one with New.
 type Server struct {
 	Options
+	current  atomic.Pointer[Options] // see live
 	log      *slog.Logger
 	news     *news
 	wake     chan struct{}
@@ -117,6 +119,7 @@ func New(o Options) *Server {
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}
+	s.current.Store(&o)
 	s.metrics = metrics.New(s.Store, s.now, s.Version)
 	s.board = newBoard(s)
 	s.console = console.New(console.Options{Store: s.Store, Know: s.who, Now: s.now, Log: s.log})

@@ -28,7 +28,7 @@ func lastVerified(n *fleet.Node) time.Time {
 // it may be, whether they are silent or refused, and of the next accepted one.
 // told holds, by node, what was last verified as it was told.
 func (s *Server) findUnverified(ctx context.Context, told map[string]time.Time) error {
-	if s.AttestAlarm <= 0 {
+	if s.live().AttestAlarm <= 0 {
 		return nil
 	}
 	nodes, err := s.Store.Nodes(ctx)
@@ -44,9 +44,9 @@ func (s *Server) findUnverified(ctx context.Context, told map[string]time.Time) 
 		was, isTold := told[n.Name]
 		kind, msg := "", ""
 		switch age := now.Sub(last); {
-		case age > s.AttestAlarm && !isTold:
+		case age > s.live().AttestAlarm && !isTold:
 			told[n.Name] = last
-			kind, msg = "node.unverified", fmt.Sprintf("last verified %s; at least every %s is asked for%s", last.UTC().Format(time.RFC3339), s.AttestAlarm, whyUnverified(n))
+			kind, msg = "node.unverified", fmt.Sprintf("last verified %s; at least every %s is asked for%s", last.UTC().Format(time.RFC3339), s.live().AttestAlarm, whyUnverified(n))
 		case isTold && last.After(was):
 			delete(told, n.Name)
 			kind, msg = "node.verified", "again, at "+last.UTC().Format(time.RFC3339)
