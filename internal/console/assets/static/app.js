@@ -8,6 +8,7 @@ const pages = [
   { name: "Fleet", path: "fleet", key: "f", load: () => import("./fleet.js") },
   { name: "Rollouts", path: "rollouts", key: "r", load: () => import("./rollouts.js") },
   { name: "Images", path: "images", key: "i", load: () => import("./images.js") },
+  { name: "Drift", path: "drift", key: "d", load: () => import("./drift.js") },
   { name: "Events", path: "events", key: "e", load: () => import("./events.js") },
 ];
 const nodePage = { name: "Node", path: "nodes", load: () => import("./node.js") };
