@@ -24,8 +24,8 @@ func (g *globals) addFlags(cmd *cobra.Command) {
 	f.StringVar(&g.server, "server", os.Getenv("TURNOUT_SERVER"), "https URL of the server (TURNOUT_SERVER)")
 	f.StringVar(&g.ca, "ca", os.Getenv("TURNOUT_CA"), "certificate of the server's CA, PEM (TURNOUT_CA)")
 	f.StringVar(&g.token, "token-file", os.Getenv("TURNOUT_TOKEN_FILE"), "file with the operator's token (TURNOUT_TOKEN_FILE)")
-	f.StringVarP(&g.output, "output", "o", "table", "table or json")
-	must(cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"table", "json"}, cobra.ShellCompDirectiveNoFileComp)))
+	f.StringVarP(&g.output, "output", "o", "table", "table, wide (more columns), json or yaml")
+	must(cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(outputs, cobra.ShellCompDirectiveNoFileComp)))
 }
 
 func must(err error) {

@@ -81,9 +81,12 @@ func runEvents(cmd *cobra.Command, g *globals, c *api.Client, q api.EventQuery, 
 func (g *globals) printEvents(w io.Writer, ev []fleet.Event) error {
 	for _, e := range ev {
 		var err error
-		if g.output == "json" {
+		switch g.output {
+		case "json":
 			err = json.NewEncoder(w).Encode(e)
-		} else {
+		case "yaml":
+			err = writeYAML(w, []fleet.Event{e}) // a list of one: all together are one list
+		default:
 			_, err = fmt.Fprintf(w, "%s  %-16s %-8s %-24s %s\n", e.At.Local().Format("2006-01-02 15:04:05"), e.Actor, or(e.Node, "-"), e.Kind, e.Message)
 		}
 		if err != nil {

@@ -6,12 +6,15 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
 	"github.com/turnout-project/turnout/internal/api"
+	"github.com/turnout-project/turnout/internal/manifest"
 	"github.com/turnout-project/turnout/internal/oci"
+	"github.com/turnout-project/turnout/internal/oci/registry"
 	"github.com/turnout-project/turnout/internal/progress"
 	"github.com/turnout-project/turnout/internal/rollout"
 )
@@ -45,16 +48,79 @@ func newImageListCommand(g *globals) *cobra.Command {
 }
 
 func newImagePublishCommand(g *globals) *cobra.Command {
-	var ref string
+	var o publishOptions
 	cmd := &cobra.Command{
-		Use: "publish DIR", Short: "Send an image to the server",
-		Long:    "Sends an image, as `imgbuild build` left it in a folder, to the server. The server checks\nevery digest, and the signature by one of its image_keys. Blobs it has are not sent again;\nan interrupted publication is continued by running it once more.\n" + exitCodes,
-		Example: "  pxeserver image publish images/rack-base",
-		Args:    oneArg("the folder of an image"),
-		RunE:    func(cmd *cobra.Command, args []string) error { return runPublish(cmd, g, args[0], ref) },
+		Use: "publish DIR|HOST/NAME@DIGEST", Short: "Send an image to the server",
+		Long: `Sends an image to the server: from a folder, as ` + "`imgbuild build`" + ` left it, or from an OCI
+registry, by digest, with the credentials that "docker login" or "oras login" has stored. The
+server checks every digest, and the signature by one of its image_keys. Blobs it has are not
+sent again; an interrupted publication is continued by running it once more.
+` + exitCodes,
+		Example: "  pxeserver image publish images/rack-base\n  pxeserver image publish registry.example/turnout/rack-base@sha256:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",
+		Args:    oneArg("the folder of an image, or its name in a registry"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if o.isReference(args[0]) {
+				return publishFromRegistry(cmd, g, args[0], o)
+			}
+			return runPublish(cmd, g, args[0], o.digest)
+		},
 	}
-	cmd.Flags().StringVar(&ref, "digest", "", "which image, if the folder holds several: its digest or the first digits of it")
+	f := cmd.Flags()
+	f.StringVar(&o.digest, "digest", "", "which image, if the folder holds several: its digest or the first digits of it")
+	f.BoolVar(&o.plain, "plain-http", false, "speak HTTP without TLS with the registry")
+	f.StringVar(&o.keep, "keep", "", "folder for what comes from the registry, kept for the next time; a temporary one if empty")
 	return cmd
+}
+
+// publishOptions are the flags of image publish.
+type publishOptions struct {
+	digest, keep string
+	plain        bool
+}
+
+// isReference tells an image in a registry from a folder.
+func (publishOptions) isReference(arg string) bool {
+	_, err := os.Stat(arg)
+	host, _, ok := strings.Cut(arg, "/")
+	return err != nil && ok && strings.ContainsAny(host, ".:") && !strings.HasPrefix(host, ".")
+}
+
+// publishFromRegistry brings an image from a registry and publishes it. It is
+// named by its digest: a tag may be another image tomorrow.
+func publishFromRegistry(cmd *cobra.Command, g *globals, ref string, o publishOptions) error {
+	_, digest, _ := strings.Cut(ref, "@")
+	if manifest.CheckDigest(digest) != nil {
+		return usagef(cmd, "%s: name the image by digest, HOST/NAME@sha256:…; a tag may be another image tomorrow", ref)
+	}
+	dir := o.keep
+	if dir == "" {
+		tmp, err := os.MkdirTemp("", "turnout-publish-")
+		if err != nil {
+			return err
+		}
+		defer os.RemoveAll(tmp)
+		dir = tmp
+	}
+	l, err := oci.Create(dir)
+	if err != nil {
+		return err
+	}
+	if err := pull(cmd, l, ref, o.plain); err != nil {
+		return err
+	}
+	return runPublish(cmd, g, dir, digest)
+}
+
+func pull(cmd *cobra.Command, l *oci.Layout, ref string, plain bool) error {
+	show := progress.New(cmd.ErrOrStderr(), progress.Auto)
+	defer show.Close()
+	t := show.Start("bringing "+ref, progress.Bytes)
+	if _, err := registry.Pull(cmd.Context(), l, ref, registry.Options{PlainHTTP: plain, Progress: t.Update}); err != nil {
+		t.End("failed")
+		return err
+	}
+	t.End("")
+	return nil
 }
 
 func runPublish(cmd *cobra.Command, g *globals, dir, ref string) error {

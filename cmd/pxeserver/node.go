@@ -15,7 +15,7 @@ import (
 
 func newNodeCommand(g *globals) *cobra.Command {
 	return group("node", "Look at nodes, let them in, leave them alone",
-		newNodeListCommand(g), newNodeShowCommand(g), newNodeConsoleCommand(g), newNodeAddCommand(g), newNodeApproveCommand(g),
+		newNodeListCommand(g), newNodeShowCommand(g), newNodeConsoleCommand(g), newNodeAddCommand(g), newNodeImportCommand(g), newNodeApproveCommand(g),
 		newNodeCordonCommand(g), newNodeUncordonCommand(g), newNodeUnbanCommand(g), newNodeDomainCommand(g), newNodeRevokeCommand(g), newNodeClearTPMCommand(g), newNodeRemoveCommand(g), newNodeReportCommand(g))
 }
 
@@ -39,7 +39,11 @@ func newNodeListCommand(g *globals) *cobra.Command {
 			})
 			ns := imageNames(cmd, c)
 			return g.print(cmd, nodes, func(t *tabwriter.Writer) {
-				row(t, "NAME", "POOL", "STATE", "SLOT", "IMAGE", "HEALTH", "ATTESTED", "ACTIVITY", "SEEN")
+				head := []string{"NAME", "POOL", "STATE", "SLOT", "IMAGE", "HEALTH", "ATTESTED", "ACTIVITY", "SEEN"}
+				if g.isWide() {
+					head = append(head, "OTHER SLOT", "WANTED", "KERNEL", "DRIVER", "DOMAIN", "MODEL", "MACS")
+				}
+				row(t, head...)
 				for i := range nodes {
 					n := &nodes[i]
 					slot, image, activity := "", "", ""
@@ -50,7 +54,11 @@ func newNodeListCommand(g *globals) *cobra.Command {
 							slot, image = string(r.Booted)+" "+string(s.State), or(ns.of(s.Image), s.Name)
 						}
 					}
-					row(t, n.Name, n.Pool, string(n.State), slot, image, health(n.Reported), attested(n), activity, age(n.LastSeen))
+					cells := []string{n.Name, n.Pool, string(n.State), slot, image, health(n.Reported), attested(n), activity, age(n.LastSeen)}
+					if g.isWide() {
+						cells = append(cells, wideCells(n, ns)...)
+					}
+					row(t, cells...)
 				}
 			})
 		},
@@ -59,6 +67,26 @@ func newNodeListCommand(g *globals) *cobra.Command {
 	cmd.Flags().StringVar(&state, "state", "", "only nodes in this state: pending, approved, cordoned, quarantined")
 	must(cmd.RegisterFlagCompletionFunc("pool", g.completePools))
 	return cmd
+}
+
+// wideCells are a node's cells that only a wide table has.
+func wideCells(n *fleet.Node, ns names) []string {
+	macs := make([]string, len(n.MACs))
+	for i, m := range n.MACs {
+		macs[i] = string(m)
+	}
+	other, kernel, driver, model := "", "", "", ""
+	if r := n.Reported; r != nil {
+		kernel, driver = r.Kernel, r.Versions["driver"]
+		if r.Booted != fleet.NoSlot {
+			s := r.Slot(r.Booted.Other())
+			other = string(s.State) + " " + or(ns.of(s.Image), s.Name)
+		}
+		if i := r.Inventory; i != nil {
+			model = strings.TrimSpace(i.Vendor + " " + i.Product)
+		}
+	}
+	return []string{strings.TrimSpace(other), ns.of(n.Desired.Image), kernel, driver, n.Domain, model, strings.Join(macs, " ")}
 }
 
 func newNodeShowCommand(g *globals) *cobra.Command {

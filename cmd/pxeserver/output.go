@@ -14,7 +14,7 @@ import (
 	"github.com/turnout-project/turnout/internal/rollout"
 )
 
-// print writes v as JSON, or lets table write it for people.
+// print writes v as JSON or YAML, or lets table write it for people.
 func (g *globals) print(cmd *cobra.Command, v any, table func(t *tabwriter.Writer)) error {
 	w := cmd.OutOrStdout()
 	switch g.output {
@@ -22,12 +22,14 @@ func (g *globals) print(cmd *cobra.Command, v any, table func(t *tabwriter.Write
 		e := json.NewEncoder(w)
 		e.SetIndent("", "  ")
 		return e.Encode(v)
-	case "table", "":
+	case "yaml":
+		return writeYAML(w, v)
+	case "table", "wide", "":
 		t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 		table(t)
 		return t.Flush()
 	}
-	return usagef(cmd, "--output %q: want table or json", g.output)
+	return usagef(cmd, "--output %q: want %s", g.output, strings.Join(outputs, ", "))
 }
 
 // row writes cells; "" becomes "-".

@@ -110,7 +110,7 @@ func outcome(r *fleet.Rollout) error {
 func clearScreen(w io.Writer, g *globals) {
 	f, ok := w.(interface{ Fd() uintptr })
 	switch {
-	case g.output == "json":
+	case g.output == "json" || g.output == "yaml":
 	case ok && isatty.IsTerminal(f.Fd()):
 		fmt.Fprint(w, "\x1b[H\x1b[2J")
 	default:

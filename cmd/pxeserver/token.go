@@ -1,0 +1,186 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/google/renameio/v2"
+	"github.com/spf13/cobra"
+
+	"github.com/turnout-project/turnout/internal/config"
+	"github.com/turnout-project/turnout/internal/server"
+)
+
+func newTokenCommand(g *globals) *cobra.Command {
+	cmd := group("token", "Let operators in, and out", newTokenListCommand(g), newTokenAddCommand(g), newTokenRemoveCommand(g))
+	cmd.Aliases = []string{"user"}
+	return cmd
+}
+
+// operator is a line of the token file.
+type operator struct {
+	Name string `json:"name"`
+	Role string `json:"role"`
+}
+
+func readOperators(c *config.Config) (text []byte, ops []operator, err error) {
+	if text, err = os.ReadFile(c.Tokens); err != nil {
+		return nil, nil, fmt.Errorf("operators' tokens: %w", err)
+	}
+	if _, err := server.ParseTokens(text); err != nil {
+		return nil, nil, err
+	}
+	for line := range strings.Lines(string(text)) {
+		if f := strings.Fields(line); len(f) == 3 && !strings.HasPrefix(f[0], "#") {
+			ops = append(ops, operator{f[0], f[1]})
+		}
+	}
+	return text, ops, nil
+}
+
+const tokenWhere = "Run it on the server: the token file belongs to it, and holds hashes only. Where several\nservers share a fleet, give each the same file.\n"
+
+func newTokenListCommand(g *globals) *cobra.Command {
+	return &cobra.Command{
+		Use: "list", Aliases: []string{"ls"}, Short: "List operators and their roles",
+		Long: "Lists who has a token, and what it allows: a viewer looks, an operator acts, an admin also\nclears TPMs. " + tokenWhere + exitCodes,
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := g.load()
+			if err != nil {
+				return err
+			}
+			_, ops, err := readOperators(c)
+			if err != nil {
+				return err
+			}
+			return g.print(cmd, ops, func(t *tabwriter.Writer) {
+				row(t, "NAME", "ROLE")
+				for _, o := range ops {
+					row(t, o.Name, o.Role)
+				}
+			})
+		},
+	}
+}
+
+// operatorName is what an operator may be called: it stands in events.
+var operatorName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._@-]{0,63}$`)
+
+func newTokenAddCommand(g *globals) *cobra.Command {
+	var role, file string
+	cmd := &cobra.Command{
+		Use: "add NAME", Short: "Make a token for an operator",
+		Long:    "Makes a token, writes its hash into the token file, and prints it once, or writes it to\n--file. A running server takes it in on reload (systemctl reload pxeserver, or SIGHUP). Events name\nwho did what as operator:NAME. " + tokenWhere + exitCodes,
+		Example: `  pxeserver token add alice --role operator --file alice.token`,
+		Args:    oneArg("the operator's name"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if !operatorName.MatchString(args[0]) {
+				return usagef(cmd, "name %q: want letters, digits and . _ @ -", args[0])
+			}
+			if !slices.Contains([]string{"viewer", "operator", "admin"}, role) {
+				return usagef(cmd, "--role %q: want viewer, operator or admin", role)
+			}
+			c, err := g.load()
+			if err != nil {
+				return err
+			}
+			return addToken(cmd, c, args[0], role, file)
+		},
+	}
+	cmd.Flags().StringVar(&role, "role", "viewer", "viewer (looks), operator (acts) or admin (also clears TPMs)")
+	cmd.Flags().StringVar(&file, "file", "", "write the token to this new file, mode 0600, rather than print it")
+	must(cmd.RegisterFlagCompletionFunc("role", cobra.FixedCompletions([]string{"viewer", "operator", "admin"}, cobra.ShellCompDirectiveNoFileComp)))
+	return cmd
+}
+
+func addToken(cmd *cobra.Command, c *config.Config, name, role, file string) error {
+	text, ops, err := readOperators(c)
+	if err != nil {
+		return err
+	}
+	if slices.ContainsFunc(ops, func(o operator) bool { return o.Name == name }) {
+		return refusedf("%s has a token already; take it away first: pxeserver token remove %s", name, name)
+	}
+	token, line := server.NewToken(name, role)
+	if file != "" {
+		f, err := os.OpenFile(file, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+		if err != nil {
+			return err
+		}
+		if _, err := f.WriteString(token + "\n"); err != nil {
+			f.Close()
+			return err
+		}
+		if err := f.Close(); err != nil {
+			return err
+		}
+	}
+	if len(text) > 0 && !bytes.HasSuffix(text, []byte("\n")) {
+		text = append(text, '\n')
+	}
+	if err := writeTokens(c, append(text, line...)); err != nil {
+		return err
+	}
+	if file == "" {
+		fmt.Fprintln(cmd.OutOrStdout(), token)
+	}
+	fmt.Fprintf(cmd.ErrOrStderr(), "%s is let in as %s once the server has reloaded\n", name, role)
+	return nil
+}
+
+// writeTokens replaces the token file, which keeps its owner and mode.
+func writeTokens(c *config.Config, text []byte) error {
+	if err := renameio.WriteFile(c.Tokens, text, 0o600, renameio.WithExistingPermissions()); err != nil {
+		return fmt.Errorf("operators' tokens: %w", err)
+	}
+	return keepOwner(c)
+}
+
+func newTokenRemoveCommand(g *globals) *cobra.Command {
+	return &cobra.Command{
+		Use: "remove NAME", Aliases: []string{"rm", "revoke"}, Short: "Take an operator's token away",
+		Long:    "Takes an operator's token, and the console sessions that it opened, away once the server has\nreloaded. " + tokenWhere + exitCodes,
+		Example: "  pxeserver token remove alice",
+		Args:    oneArg("the operator's name"),
+		ValidArgsFunction: func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+			var out []string
+			if c, err := g.load(); err == nil {
+				_, ops, _ := readOperators(c) //nolint:errcheck // then there is nothing to complete
+				for _, o := range ops {
+					out = append(out, o.Name+"\t"+o.Role)
+				}
+			}
+			return out, cobra.ShellCompDirectiveNoFileComp
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := g.load()
+			if err != nil {
+				return err
+			}
+			text, _, err := readOperators(c)
+			if err != nil {
+				return err
+			}
+			var kept []byte
+			for line := range strings.Lines(string(text)) {
+				if f := strings.Fields(line); len(f) != 3 || f[0] != args[0] {
+					kept = append(kept, line...)
+				}
+			}
+			if len(kept) == len(text) {
+				return fmt.Errorf("nobody is called %q; see pxeserver token list", args[0])
+			}
+			if err := writeTokens(c, kept); err != nil {
+				return err
+			}
+			fmt.Fprintf(cmd.ErrOrStderr(), "%s is out once the server has reloaded\n", args[0])
+			return nil
+		},
+	}
+}
