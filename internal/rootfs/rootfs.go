@@ -121,6 +121,7 @@ func (b *build) stages() []stage {
 		{"dpkg database", b.writeDatabase},
 		{"configure", b.configure},
 		{"prune firmware", b.pruneFirmware},
+		{"number accounts", b.numberAccounts},
 		{"keep packages", b.saveBase},
 	}
 	if b.Base != "" {
