@@ -243,3 +243,18 @@ func (v *view) trial() {
 		v.Slots[i].State, v.Slots[i].Reason = fleet.SlotTrying, ""
 	}
 }
+
+// OpenUKI opens the UKI of a slot for reading, as one to compare with. A slot
+// that has none is ErrNotExist. It changes nothing, and takes no lock: the
+// caller sees to it that the slot is not written meanwhile.
+func (m *Machine) OpenUKI(ctx context.Context, s fleet.Slot) (ReadAtCloser, int64, error) {
+	st, err := m.Status(ctx)
+	if err != nil {
+		return nil, 0, err
+	}
+	path := st.Slot(s).File
+	if path == "" {
+		return nil, 0, fmt.Errorf("UKI of slot %s: %w", s, ErrNotExist)
+	}
+	return m.cfg.ESP.Open(ctx, path)
+}

@@ -9,11 +9,11 @@ import (
 	"time"
 )
 
-// Blob streams one blob of an image from offset to its end, over as many
+// Blob streams one blob of an image from offset up to size, over as many
 // Range requests (RFC 9110 section 14.2) as it takes: a connection that
 // breaks is continued where it stopped, with growing pauses, for as long as
 // bytes keep coming (blobRetries tries without a single byte end it). size
-// is the blob's size from the signed manifest. The bytes are not verified.
+// is the blob's size from the signed manifest, or less. The bytes are not verified.
 // The caller closes the reader; ctx bounds the whole stream.
 func (c *NodeClient) Blob(ctx context.Context, image, blob string, offset, size int64) io.ReadCloser {
 	return &blobReader{c: c, ctx: ctx, path: PathImages + image + "/blobs/" + blob, at: offset, size: size, first: c.pause, pause: c.pause}
@@ -77,7 +77,7 @@ func (r *blobReader) open() error {
 	for {
 		ctx, cancel := context.WithCancel(r.ctx)
 		watch := time.AfterFunc(blobStall, cancel)
-		h := http.Header{"Range": {fmt.Sprintf("bytes=%d-", r.at)}}
+		h := http.Header{"Range": {fmt.Sprintf("bytes=%d-%d", r.at, r.size-1)}}
 		resp, err := r.c.transport().do(ctx, http.MethodGet, r.path, nil, h)
 		if err == nil && resp.StatusCode != http.StatusPartialContent && r.at > 0 {
 			resp.Body.Close()

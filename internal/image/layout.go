@@ -10,6 +10,7 @@ import (
 	"runtime"
 
 	"github.com/turnout-project/turnout/internal/buildinfo"
+	"github.com/turnout-project/turnout/internal/cdc"
 	"github.com/turnout-project/turnout/internal/lock"
 	"github.com/turnout-project/turnout/internal/manifest"
 	"github.com/turnout-project/turnout/internal/oci"
@@ -39,6 +40,8 @@ func (b *build) writeLayout(ctx context.Context, dir string, r root, p *parts) e
 	loader := w.bytes(manifest.MediaLoader, "systemd-boot.efi", p.loader)
 	w.bytes(manifest.MediaSBOM, "sbom.spdx.json", bill)
 	w.bytes(manifest.MediaPackageList, "packages.json", packages)
+	w.index(root, func() (io.ReadCloser, error) { return os.Open(r.squashfs) })
+	w.index(uki, func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(p.uki)), nil })
 	if w.err != nil {
 		return w.err
 	}
@@ -118,4 +121,26 @@ func (w *layoutWriter) file(mediaType, title, path string) oci.Descriptor {
 	}
 	defer func() { _ = f.Close() }() // read only
 	return w.put(mediaType, title, f)
+}
+
+// index stores the chunk index of a layer, from which nodes learn what of it
+// they have already.
+func (w *layoutWriter) index(of oci.Descriptor, open func() (io.ReadCloser, error)) {
+	if w.err != nil {
+		return
+	}
+	var f io.ReadCloser
+	if f, w.err = open(); w.err != nil {
+		return
+	}
+	defer func() { _ = f.Close() }() // read only
+	var x []byte
+	if x, w.err = cdc.Index(f); w.err != nil {
+		return
+	}
+	var d oci.Descriptor
+	d, w.err = w.l.PutBlob(w.ctx, bytes.NewReader(x), oci.Descriptor{MediaType: manifest.MediaChunkIndex, Annotations: map[string]string{
+		oci.AnnotationTitle: of.Annotations[oci.AnnotationTitle] + ".chunks", manifest.AnnotationChunksOf: of.Digest,
+	}})
+	w.layers = append(w.layers, d)
 }

@@ -101,7 +101,7 @@ func TestRunOverBrokenHTTP(t *testing.T) {
 	}
 	n.wantStaged(t, b, fleet.SlotA)
 	rs := ranges()
-	if len(rs) < 3 || rs[0] != "bytes=0-" || rs[1] == "bytes=0-" {
+	if len(rs) < 3 || !strings.HasPrefix(rs[0], "bytes=0-") || strings.HasPrefix(rs[1], "bytes=0-") {
 		t.Errorf("the root was fetched with ranges %q, want at least three, each from where the last ended", rs)
 	}
 }

@@ -2,13 +2,17 @@ package install
 
 import (
 	"context"
+	"crypto/sha256"
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
+	"os"
 	"strings"
 	"sync"
 
 	"github.com/turnout-project/turnout/internal/abslot"
+	"github.com/turnout-project/turnout/internal/disk"
 	"github.com/turnout-project/turnout/internal/fleet"
 	"github.com/turnout-project/turnout/internal/manifest"
 	"github.com/turnout-project/turnout/internal/verity"
@@ -26,6 +30,14 @@ type Target struct {
 	Slots        Slots
 	Slot         fleet.Slot
 	Root, Verity string // partition devices, or files
+	// OtherRoot is the root partition of the other slot, or "". It is read
+	// only: what it shares with the image is not fetched.
+	OtherRoot string
+}
+
+// ukis is implemented by Slots that give the UKI of a slot for reading.
+type ukis interface {
+	OpenUKI(ctx context.Context, s fleet.Slot) (abslot.ReadAtCloser, int64, error)
 }
 
 // Progress is told how far an installation is. Percent rises from 0 to 100
@@ -70,14 +82,20 @@ func Run(ctx context.Context, src Source, im *Image, t Target, progress Progress
 	if err := t.Slots.Begin(ctx, t.Slot); err != nil {
 		return err
 	}
-	if err := copyBlob(ctx, src, im.Digest, m.Root, root, scaled(progress, StepRoot, 0, 70, m.Root.SizeBytes)); err != nil {
+	if err := writeRoot(ctx, src, im, t, root, scaled(progress, StepRoot, 0, 70, m.Root.SizeBytes)); err != nil {
 		return err
 	}
-	if err := copyBlob(ctx, src, im.Digest, m.Verity.Blob, tree, scaled(progress, StepVerity, 70, 72, m.Verity.SizeBytes)); err != nil {
+	isRight, err := growTree(ctx, im, root, tree, scaled(progress, StepVerify, 70, 95, m.Root.SizeBytes))
+	if err != nil {
 		return err
 	}
-	if err := readBack(ctx, im, root, tree, scaled(progress, StepVerify, 72, 95, m.Root.SizeBytes)); err != nil {
-		return err
+	if !isRight {
+		if err := copyBlob(ctx, src, im.Digest, m.Verity.Blob, tree, nil, scaled(progress, StepVerity, 70, 72, m.Verity.SizeBytes)); err != nil {
+			return err
+		}
+		if err := readBack(ctx, im, root, tree, scaled(progress, StepVerify, 72, 95, m.Root.SizeBytes)); err != nil {
+			return err
+		}
 	}
 	progress(StepUKI, 95)
 	if err := stage(ctx, src, im, t); err != nil {
@@ -85,6 +103,57 @@ func Run(ctx context.Context, src Source, im *Image, t Target, progress Progress
 	}
 	progress(StepUKI, 100)
 	return nil
+}
+
+// writeRoot fetches what neither the other slot nor what was in this one
+// before can give. The slot itself is the lesser seed: it is written over.
+func writeRoot(ctx context.Context, src Source, im *Image, t Target, root Device, progress func(int64)) error {
+	b := im.Manifest.Root
+	seeds := []Seed{{root, min(root.Size(), 2*b.SizeBytes)}}
+	if t.OtherRoot != "" {
+		if f, err := os.Open(t.OtherRoot); err == nil { // without it more is fetched
+			defer f.Close()
+			if g, err := disk.GeometryOf(f); err == nil {
+				seeds = append(seeds, Seed{f, min(g.SizeBytes, 2*b.SizeBytes)})
+			}
+		}
+	}
+	return copyBlob(ctx, src, im.Digest, b, root, newDelta(ctx, src, im, b, seeds), progress)
+}
+
+// growTree flushes the root, reads it back from the medium, and writes the
+// verity tree that it makes. It reports whether root and tree are those of the
+// image: the root hash is the signed one, and the tree, read back as well, has
+// the digest that the image names.
+func growTree(ctx context.Context, im *Image, root, tree Device, progress func(int64)) (bool, error) {
+	v := im.Manifest.Verity
+	p := verity.Params{Progress: progress}
+	var err error
+	if p.Salt, err = hex.DecodeString(v.Salt); err != nil || v.HashAlgorithm != "sha256" {
+		return false, nil
+	}
+	id, err := hex.DecodeString(strings.ReplaceAll(v.UUID, "-", ""))
+	if err != nil || copy(p.UUID[:], id) != len(p.UUID) {
+		return false, nil
+	}
+	if err := errors.Join(root.Sync(), root.Forget()); err != nil {
+		return false, fmt.Errorf("flushing the slot: %w", err)
+	}
+	res, err := verity.Build(ctx, root, im.Manifest.Root.SizeBytes, tree, p)
+	if err != nil {
+		return false, fmt.Errorf("reading the slot back: %w", err)
+	}
+	if hex.EncodeToString(res.RootHash[:]) != im.RootHash || res.SizeBytes != v.SizeBytes {
+		return false, nil
+	}
+	if err := errors.Join(tree.Sync(), tree.Forget()); err != nil {
+		return false, fmt.Errorf("flushing the slot: %w", err)
+	}
+	sum := sha256.New()
+	if _, err := io.Copy(sum, io.NewSectionReader(tree, 0, v.SizeBytes)); err != nil {
+		return false, fmt.Errorf("reading the verity tree back: %w", err)
+	}
+	return "sha256:"+hex.EncodeToString(sum.Sum(nil)) == v.Digest, nil
 }
 
 // readBack flushes, drops the caches and reads the whole slot from the
@@ -116,8 +185,14 @@ func stage(ctx context.Context, src Source, im *Image, t Target) error {
 	if err != nil {
 		return fmt.Errorf("%w: UKI digest %q", ErrRefused, m.UKI.Digest)
 	}
-	body := src.Blob(ctx, im.Digest, m.UKI.Digest, 0, m.UKI.SizeBytes)
-	defer body.Close()
+	body := &copier{ctx: ctx, src: src, image: im.Digest, blob: m.UKI}
+	defer body.drop()
+	if o, canOpen := t.Slots.(ukis); canOpen {
+		if f, size, err := o.OpenUKI(ctx, t.Slot.Other()); err == nil { // without it more is fetched
+			defer f.Close()
+			body.delta = newDelta(ctx, src, im, m.UKI, []Seed{{f, size}})
+		}
+	}
 	return t.Slots.Stage(ctx, t.Slot, abslot.Staged{
 		Short: manifest.Short(im.Digest), RootHash: im.RootHash,
 		UKI: body, UKISize: m.UKI.SizeBytes, UKISHA256: sum, Manifest: record,

@@ -13,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 
@@ -20,6 +21,7 @@ import (
 
 	"github.com/turnout-project/turnout/internal/abslot"
 	"github.com/turnout-project/turnout/internal/abslot/memesp"
+	"github.com/turnout-project/turnout/internal/cdc"
 	"github.com/turnout-project/turnout/internal/fleet"
 	"github.com/turnout-project/turnout/internal/manifest"
 	"github.com/turnout-project/turnout/internal/oci"
@@ -38,20 +40,34 @@ type built struct {
 	m      *manifest.Manifest
 }
 
+type option int
+
+// withIndex gives an image the chunk indexes of its root and UKI.
+const withIndex option = 1
+
 // build makes a small image. Equal seeds give equal images.
 func build(t *testing.T, seed uint64, edit func(*manifest.Manifest)) *built {
 	t.Helper()
-	root := make([]byte, 40*chunkSize)
-	rng := rand.New(rand.NewPCG(seed, 1))
-	for i := range root {
-		root[i] = byte(rng.Uint32())
+	return buildFrom(t, noise(seed, 40*chunkSize), []byte("kernel "+strings.Repeat("x", 3000)), edit)
+}
+
+func noise(seed uint64, size int) []byte {
+	b, rng := make([]byte, size), rand.New(rand.NewPCG(seed, 1))
+	for i := range b {
+		b[i] = byte(rng.Uint32())
 	}
+	return b
+}
+
+// buildFrom makes an image of a root and a kernel.
+func buildFrom(t *testing.T, root, kernel []byte, edit func(*manifest.Manifest), o ...option) *built {
+	t.Helper()
 	treeFile, err := os.Create(filepath.Join(t.TempDir(), "tree"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer treeFile.Close()
-	res, err := verity.Build(t.Context(), bytes.NewReader(root), int64(len(root)), treeFile, verity.Params{Salt: []byte("salt")})
+	res, err := verity.Build(t.Context(), bytes.NewReader(root), int64(len(root)), treeFile, verity.Params{Salt: []byte("salt"), UUID: [16]byte{1, 2}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -60,12 +76,15 @@ func build(t *testing.T, seed uint64, edit func(*manifest.Manifest)) *built {
 		t.Fatal(err)
 	}
 	hash := hex.EncodeToString(res.RootHash[:])
-	uki := []byte("kernel " + strings.Repeat("x", 3000) + " roothash=" + hash)
+	uki := append(bytes.Clone(kernel), " roothash="+hash...)
 	m := &manifest.Manifest{
 		SchemaVersion: manifest.Version, Name: "rack-base", Version: "1", Architecture: runtime.GOARCH,
-		Root:   blobOf(root, chunkSize),
-		Verity: manifest.Verity{Blob: blobOf(tree, 0), RootHash: hash},
-		UKI:    blobOf(uki, 0),
+		Root: blobOf(root, chunkSize),
+		Verity: manifest.Verity{
+			Blob: blobOf(tree, 0), RootHash: hash, Salt: hex.EncodeToString([]byte("salt")), HashAlgorithm: "sha256",
+			UUID: "01020000-0000-0000-0000-000000000000",
+		},
+		UKI: blobOf(uki, 0),
 	}
 	if edit != nil {
 		edit(m)
@@ -74,7 +93,21 @@ func build(t *testing.T, seed uint64, edit func(*manifest.Manifest)) *built {
 	if err != nil {
 		t.Fatal(err)
 	}
-	om, err := json.Marshal(oci.Manifest{SchemaVersion: 2, MediaType: oci.MediaManifest,
+	b := &built{m: m, blobs: map[string][]byte{}}
+	var layers []oci.Descriptor
+	if slices.Contains(o, withIndex) {
+		for _, x := range [][]byte{root, uki} {
+			index, err := cdc.Index(bytes.NewReader(x))
+			if err != nil {
+				t.Fatal(err)
+			}
+			d := manifest.DigestOf(index)
+			b.blobs[d] = index
+			layers = append(layers, oci.Descriptor{MediaType: manifest.MediaChunkIndex, Digest: d, Size: int64(len(index)),
+				Annotations: map[string]string{manifest.AnnotationChunksOf: manifest.DigestOf(x)}})
+		}
+	}
+	om, err := json.Marshal(oci.Manifest{SchemaVersion: 2, MediaType: oci.MediaManifest, Layers: layers,
 		Config: oci.Descriptor{MediaType: manifest.MediaConfig, Digest: manifest.DigestOf(config), Size: int64(len(config))}})
 	if err != nil {
 		t.Fatal(err)
@@ -83,7 +116,7 @@ func build(t *testing.T, seed uint64, edit func(*manifest.Manifest)) *built {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := &built{digest: manifest.DigestOf(om), key: pub, oci: om, m: m, blobs: map[string][]byte{}}
+	b.digest, b.key, b.oci = manifest.DigestOf(om), pub, om
 	if b.sig, err = manifest.Sign(priv, b.digest); err != nil {
 		t.Fatal(err)
 	}
@@ -112,7 +145,7 @@ type source struct {
 func (s *source) ImageManifest(context.Context, string) ([]byte, error)  { return s.oci, nil }
 func (s *source) ImageSignature(context.Context, string) ([]byte, error) { return s.sig, nil }
 func (s *source) Blob(ctx context.Context, _, blob string, offset, size int64) io.ReadCloser {
-	var r io.Reader = bytes.NewReader(s.blobs[blob][offset:])
+	var r io.Reader = bytes.NewReader(s.blobs[blob][offset:size])
 	if s.damage != nil {
 		r = s.damage(blob, offset, r)
 	}
@@ -184,7 +217,7 @@ func (n *node) install(t *testing.T, src *source, s fleet.Slot, p Progress) erro
 	if err != nil {
 		return err
 	}
-	return Run(t.Context(), src, im, Target{Slots: n.m, Slot: s, Root: n.root(s), Verity: n.verity(s)}, p)
+	return Run(t.Context(), src, im, Target{Slots: n.m, Slot: s, Root: n.root(s), Verity: n.verity(s), OtherRoot: n.root(s.Other())}, p)
 }
 
 // wantStaged checks that slot s holds the image whole, and is staged.
@@ -236,8 +269,8 @@ func TestRun(t *testing.T) {
 		t.Fatal(err)
 	}
 	n.wantStaged(t, b, fleet.SlotA)
-	if last != 100 || len(steps) != 4 {
-		t.Errorf("progress ended at %d with steps %v, want 100 and four", last, steps)
+	if last != 100 || len(steps) != 3 {
+		t.Errorf("progress ended at %d with steps %v, want 100 and three", last, steps)
 	}
 }
 
@@ -270,7 +303,11 @@ func TestRunDamagedChunks(t *testing.T) {
 func TestRunDamagedForGood(t *testing.T) {
 	for _, victim := range []string{"root", "verity", "uki"} {
 		t.Run(victim, func(t *testing.T) {
-			b, n := build(t, 1, nil), newNode(t)
+			b, n := build(t, 1, func(m *manifest.Manifest) {
+				if victim == "verity" { // of another salt than it says: the tree must come over the network
+					m.Verity.Salt = ""
+				}
+			}), newNode(t)
 			d := map[string]string{"root": b.m.Root.Digest, "verity": b.m.Verity.Digest, "uki": b.m.UKI.Digest}[victim]
 			b.blobs[d] = bytes.Clone(b.blobs[d])
 			b.blobs[d][len(b.blobs[d])/2] ^= 0x40

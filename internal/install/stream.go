@@ -23,12 +23,13 @@ const (
 // copyBlob writes a blob to the start of dev. A blob with chunk hashes is
 // checked chunk by chunk before a byte of it is written; a chunk that the
 // partition holds already is not fetched, so that an interrupted installation
-// goes on where it stopped. A blob without is checked at its end.
-func copyBlob(ctx context.Context, src Source, image string, b manifest.Blob, dev Device, progress func(int64)) error {
+// goes on where it stopped. A blob without is checked at its end. What d, which
+// may be nil, knows to be on the node is not fetched either.
+func copyBlob(ctx context.Context, src Source, image string, b manifest.Blob, dev Device, d *delta, progress func(int64)) error {
 	if b.SizeBytes > dev.Size() {
 		return fmt.Errorf("%w: blob of %d bytes does not fit its partition of %d", ErrRefused, b.SizeBytes, dev.Size())
 	}
-	c := copier{ctx: ctx, src: src, image: image, blob: b, size: b.ChunkSize, progress: progress}
+	c := copier{ctx: ctx, src: src, image: image, blob: b, size: b.ChunkSize, delta: d, progress: progress}
 	if c.size == 0 {
 		c.size = wholeChunk
 	}
@@ -43,10 +44,13 @@ type copier struct {
 	image    string
 	blob     manifest.Blob
 	size     int64 // of a chunk
+	delta    *delta
 	progress func(int64)
 
 	body io.ReadCloser // stream, at offset at; nil when there is none
 	at   int64
+	end  int64 // of the stream
+	next int64 // byte that Read gives next
 }
 
 func (c *copier) drop() {
@@ -157,6 +161,8 @@ func (c *copier) matches(b []byte, i int64) bool {
 
 // chunk downloads chunk i to b, again when it comes damaged.
 func (c *copier) chunk(b []byte, off, i int64) error {
+	known := c.delta
+	defer func() { c.delta = known }()
 	for try := 1; ; try++ {
 		err := c.fill(b, off)
 		if err == nil && (c.blob.ChunkSize == 0 || c.matches(b, i)) {
@@ -164,6 +170,7 @@ func (c *copier) chunk(b []byte, off, i int64) error {
 		}
 		if err == nil {
 			err = fmt.Errorf("chunk %d of blob %s (byte %d) came damaged", i, c.blob.Digest, off)
+			c.delta = nil // whatever it was of, this piece is fetched whole
 		}
 		c.drop()
 		if c.ctx.Err() != nil {
@@ -180,12 +187,32 @@ func (c *copier) chunk(b []byte, off, i int64) error {
 	}
 }
 
-// fill reads len(b) bytes at off, from the open stream where it is there
-// already.
+// fill reads len(b) bytes at off, from the node or from the source.
 func (c *copier) fill(b []byte, off int64) error {
-	if c.body == nil || c.at != off {
+	for len(b) > 0 {
+		n, end := 0, c.blob.SizeBytes
+		if c.delta != nil {
+			if n = c.delta.local(b, off); n == 0 {
+				end = c.delta.remote(off)
+			}
+		}
+		if n == 0 {
+			n = int(min(int64(len(b)), end-off))
+			if err := c.fetch(b[:n], off, end); err != nil {
+				return err
+			}
+		}
+		b, off = b[n:], off+int64(n)
+	}
+	return nil
+}
+
+// fetch reads len(b) bytes at off, from the open stream where it is there
+// already, else from a new one that goes up to end.
+func (c *copier) fetch(b []byte, off, end int64) error {
+	if c.body == nil || c.at != off || c.end < off+int64(len(b)) {
 		c.drop()
-		c.body, c.at = c.src.Blob(c.ctx, c.image, c.blob.Digest, off, c.blob.SizeBytes), off
+		c.body, c.at, c.end = c.src.Blob(c.ctx, c.image, c.blob.Digest, off, end), off, end
 	}
 	n, err := io.ReadFull(c.body, b)
 	c.at += int64(n)
@@ -193,4 +220,17 @@ func (c *copier) fill(b []byte, off int64) error {
 		return fmt.Errorf("fetching blob %s at byte %d: %w", c.blob.Digest, c.at, err)
 	}
 	return nil
+}
+
+// Read gives the blob from its start, unchecked: a copier is a stream as well.
+func (c *copier) Read(p []byte) (int, error) {
+	n := min(int64(len(p)), c.blob.SizeBytes-c.next)
+	if n == 0 && len(p) > 0 {
+		return 0, io.EOF
+	}
+	if err := c.fill(p[:n], c.next); err != nil {
+		return 0, err
+	}
+	c.next += n
+	return int(n), nil
 }

@@ -24,10 +24,16 @@ const (
 	MediaUKI         = "application/vnd.turnout.uki.v1"           // boots a slot
 	MediaInstaller   = "application/vnd.turnout.installer.v1"     // boots the installer
 	MediaLoader      = "application/vnd.turnout.loader.v1"        // systemd-boot
+	MediaChunkIndex  = "application/vnd.turnout.chunks.v1"        // content-defined chunks of another blob (see AnnotationChunksOf), internal/cdc
 	MediaSBOM        = "application/spdx+json"                    // SPDX 2.3
 	MediaSignature   = "application/vnd.turnout.signature.v1"     // ed25519 over the image digest
 	MediaPackageList = "application/vnd.turnout.packages.v1+json" // the lock's packages
 )
+
+// AnnotationChunksOf names, at a layer of MediaChunkIndex, the digest of the
+// blob whose chunks it lists. Nodes that know the index fetch only chunks that
+// they do not have; others fetch the whole blob.
+const AnnotationChunksOf = "org.turnout.chunks.of"
 
 // Version is the SchemaVersion of manifests this package writes and reads.
 const Version = 1

@@ -79,6 +79,7 @@ func (a *Agent) install(ctx context.Context, act Action) error {
 		n := act.Slot.Index()
 		err = install.Run(ctx, s.Client(), im, install.Target{
 			Slots: a.cfg.Slots, Slot: act.Slot, Root: a.cfg.Info.Roots[n], Verity: a.cfg.Info.Verities[n],
+			OtherRoot: a.cfg.Info.Roots[act.Slot.Other().Index()],
 		}, a.progress(act.Slot))
 	}
 	if errors.Is(err, install.ErrRefused) {

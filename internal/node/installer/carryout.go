@@ -87,6 +87,9 @@ func (i *installer) fill(ctx context.Context, m *abslot.Machine, dsk *disk.Disk,
 	if t.Verity, err = dsk.PartitionPath(disk.VerityLabel(s)); err != nil {
 		return err
 	}
+	if t.OtherRoot, err = dsk.PartitionPath(disk.RootLabel(s.Other())); err != nil {
+		return err
+	}
 	if err := install.Run(ctx, i.session.Client(), im, t, i.progress(ctx)); err != nil {
 		return err
 	}
