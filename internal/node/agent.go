@@ -71,6 +71,7 @@ type Agent struct {
 	session   *session.Session // open, or nil
 	began     time.Time
 	reached   bool // a server was, in this boot's agent
+	cameUp    bool // the checks passed once
 	activity  string
 	lastWhy   string // reason of the last decision, logged when it changes
 	events    []api.NodeEvent

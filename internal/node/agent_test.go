@@ -253,6 +253,24 @@ func TestAgentConfirms(t *testing.T) {
 	r.until("the story", func() bool { return strings.Contains(r.server.story(), "slot.confirmed: slot B, generation 2") })
 }
 
+// A confirmed slot has come up when its checks pass once: power that goes
+// again before the soak is over does not count against it.
+func TestAgentCameUpBeforeSoak(t *testing.T) {
+	r := newRig(t, fleet.SlotA, goodA, goodB)
+	r.cfg.Identity.Health.Soak = manifest.Duration(time.Hour)
+	if err := attempts.Write(r.cfg.Dir, attempts.Ledger{RootHash: hashA, Starts: 3}); err != nil {
+		t.Fatal(err)
+	}
+	r.server.away = true
+	r.run()
+	r.until("a failing check", func() bool { return strings.Contains(r.logged(), `check "workload" failed`) })
+	if l, err := attempts.Read(r.cfg.Dir); err != nil || l.Starts != 3 {
+		t.Errorf("ledger of an unhealthy start: %+v, %v", l, err)
+	}
+	r.healthy()
+	r.until("the ledger to be reset", func() bool { l, err := attempts.Read(r.cfg.Dir); return err == nil && l.Starts == 0 })
+}
+
 func TestAgentCondemnsUnhealthyTrial(t *testing.T) {
 	r := newRig(t, fleet.SlotB, tryingB, goodA)
 	r.run()

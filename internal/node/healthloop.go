@@ -38,9 +38,13 @@ func (a *Agent) observe(rs []fleet.CheckResult) bool {
 	a.soak.Observe(now, rs)
 	a.checkedAt = now
 	is := a.soak.Soaked()
+	first := !a.cameUp && fleet.Passed(rs)
+	a.cameUp = a.cameUp || first
 	a.mu.Unlock()
-	if is && !was {
+	if first {
 		a.localHealth()
+	}
+	if is && !was {
 		a.tell("health.passed", "all required checks passed for the whole soak")
 	}
 	for i, r := range rs {
@@ -58,7 +62,9 @@ func (a *Agent) observe(rs []fleet.CheckResult) bool {
 	return is
 }
 
-// localHealth resets the ledger of starts: this image can come up.
+// localHealth resets the ledger of starts: this image can come up. One run in
+// which the checks pass is enough: the ledger is about systems that never get
+// so far, and a power feed that comes and goes must not look like one.
 func (a *Agent) localHealth() {
 	l, err := attempts.Read(a.cfg.Dir)
 	if err == nil {
