@@ -32,7 +32,7 @@ type rolloutFlags struct {
 func (o *rolloutFlags) add(cmd *cobra.Command, g *globals) {
 	f := cmd.Flags()
 	f.StringVar(&o.image, "image", "", `image: digest, its first digits, or "name version" (needed)`)
-	f.StringArrayVar(&o.stages, "stage", nil, "pool of a stage; repeat in order, the canary first (needed)")
+	f.StringArrayVar(&o.stages, "stage", nil, "a pool, a part of one (rack:10%), or nodes (nodes:n1,n2); repeat in order, the canary first, the most critical last (needed)")
 	f.StringVar(&o.maxUnavailable, "max-unavailable", "1", "nodes of a stage on the move at once, a number or a percentage; rounded down, at least 1")
 	f.StringVar(&o.budget, "failure-budget", "0", "failed nodes tolerated before it halts, a number or a percentage of all; rounded down")
 	f.DurationVar(&o.p.Bake, "bake", 10*time.Minute, "wait after each stage but the last")
@@ -54,7 +54,11 @@ func (o *rolloutFlags) request(cmd *cobra.Command) (api.RolloutRequest, error) {
 		return r, usagef(cmd, "say what goes where: --image IMAGE --stage POOL [--stage POOL …]")
 	}
 	for _, s := range o.stages {
-		r.Policy.Stages = append(r.Policy.Stages, fleet.RolloutStage{Pool: s})
+		st, err := fleet.ParseStage(s)
+		if err != nil {
+			return r, usagef(cmd, "--stage: %v", err)
+		}
+		r.Policy.Stages = append(r.Policy.Stages, st)
 	}
 	for _, s := range o.windows {
 		w, err := fleet.ParseWindow(s)
@@ -77,7 +81,7 @@ func newRolloutPlanCommand(g *globals) *cobra.Command {
 	o := &rolloutFlags{}
 	cmd := &cobra.Command{
 		Use: "plan", Short: "Say what a rollout would do",
-		Long: "Prints the stages of a rollout, who is in each, and who would be left out and why.\nNothing is changed.\n" + exitCodes,
+		Long: "Prints the stages of a rollout, who is in each, who would be left out and why, in how\nmany waves they go, and how long that takes if each node takes as long as in the last\nrollout. Nothing is changed.\n" + exitCodes,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := g.client()
@@ -94,7 +98,7 @@ func newRolloutPlanCommand(g *globals) *cobra.Command {
 				return err
 			}
 			ns := imageNames(cmd, c)
-			return g.print(cmd, r, func(t *tabwriter.Writer) { showDraft(t, r, ns) })
+			return g.print(cmd, r, func(t *tabwriter.Writer) { showDraft(t, r, ns, paceOf(cmd, c)) })
 		},
 	}
 	o.add(cmd, g)
@@ -113,8 +117,9 @@ and the image is banned on them.
 It goes on while the server runs, also after a crash. See
 ` + "`pxeserver rollout status --watch`" + `.
 ` + exitCodes,
-		Example: `  pxeserver rollout start --image "rack-base 1.1.0" --stage canary --stage rack --max-unavailable 25%`,
-		Args:    noArgs,
+		Example: `  pxeserver rollout start --image "rack-base 1.1.0" --stage canary --stage rack --max-unavailable 25%
+  pxeserver rollout start --image "rack-base 1.1.0" --stage nodes:n1,n2 --stage training:10% --stage training --stage inference --drain slurm`,
+		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := g.client()
 			if err != nil {
@@ -149,19 +154,20 @@ func askRollout(cmd *cobra.Command, c *api.Client, req api.RolloutRequest) error
 		return err
 	}
 	t := tabwriter.NewWriter(cmd.ErrOrStderr(), 0, 0, 2, ' ', 0)
-	showDraft(t, r, imageNames(cmd, c))
+	showDraft(t, r, imageNames(cmd, c), paceOf(cmd, c))
 	if err := t.Flush(); err != nil {
 		return err
 	}
 	return confirm(cmd, false, "")
 }
 
-func showDraft(t *tabwriter.Writer, r *fleet.Rollout, ns names) {
+func showDraft(t *tabwriter.Writer, r *fleet.Rollout, ns names, p pace) {
 	fmt.Fprintf(t, "%s to %d nodes; at most %s failed before it halts\n", ns.of(r.Image), len(r.Nodes), r.Policy.FailureBudget)
 	showWindows(t, &r.Policy)
 	if d := r.Policy.Drain; d != "" {
 		fmt.Fprintf(t, "each node is drained by %s first; its jobs have %s\n", d, r.Policy.DrainWait)
 	}
+	fmt.Fprintln(t, p.expect(r))
 	for i, s := range r.Policy.Stages {
 		total := 0
 		for _, m := range r.Nodes {
@@ -173,13 +179,24 @@ func showDraft(t *tabwriter.Writer, r *fleet.Rollout, ns names) {
 		if i < len(r.Policy.Stages)-1 {
 			after = ", then bake " + r.Policy.Bake.String()
 		}
-		fmt.Fprintf(t, "stage %d: pool %s, %d nodes, %d at once%s\n", i+1, s.Pool, total, r.Policy.MaxUnavailable.AtLeastOne(total), after)
+		fmt.Fprintf(t, "stage %d: %s, %d nodes, %d at once%s\n", i+1, stageText(s), total, r.Policy.MaxUnavailable.AtLeastOne(total), after)
 		for _, m := range r.Nodes {
 			if m.Stage == i {
 				row(t, "  "+m.Node, or(m.Reason, "moves"))
 			}
 		}
 	}
+}
+
+// stageText says who is in a stage.
+func stageText(s fleet.RolloutStage) string {
+	switch {
+	case s.Percent > 0:
+		return fmt.Sprintf("%d %% of pool %s", s.Percent, s.Pool)
+	case s.Pool != "":
+		return "pool " + s.Pool
+	}
+	return "nodes by name"
 }
 
 func newRolloutListCommand(g *globals) *cobra.Command {

@@ -137,7 +137,7 @@ func showRollout(t *tabwriter.Writer, r *fleet.Rollout, ns names) {
 		showWindows(t, &r.Policy)
 	}
 	for i, s := range r.Policy.Stages {
-		fmt.Fprintf(t, "\nstage %d, pool %s: %s\n", i+1, s.Pool, stageState(r, i))
+		fmt.Fprintf(t, "\nstage %d, %s: %s\n", i+1, stageText(s), stageState(r, i))
 		for _, m := range r.Nodes {
 			if m.Stage == i {
 				row(t, "  "+m.Node, string(m.State), moveTime(m), moveWhy(m))

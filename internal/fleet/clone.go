@@ -64,6 +64,9 @@ func (r *Rollout) Clone() *Rollout {
 // Clone returns a copy that shares no memory with p.
 func (p Policy) Clone() Policy {
 	p.Stages = slices.Clone(p.Stages)
+	for i := range p.Stages {
+		p.Stages[i].Nodes = slices.Clone(p.Stages[i].Nodes)
+	}
 	p.Windows = slices.Clone(p.Windows)
 	return p
 }

@@ -53,11 +53,6 @@ type Amount struct {
 	Percent int // used if above 0
 }
 
-// RolloutStage selects the nodes of one stage of a rollout.
-type RolloutStage struct {
-	Pool string `json:"pool"`
-}
-
 // MoveState is where one node stands in a rollout.
 type MoveState string
 

@@ -68,7 +68,7 @@ func applyNode(r *fleet.Rollout, m *fleet.Move, n *fleet.Node, s Step, now time.
 // as people call it.
 func event(r *fleet.Rollout, s Step, label string, now time.Time) fleet.Event {
 	e := fleet.Event{At: now, Actor: "rollout:" + r.ID, Node: s.Node, Message: s.Reason}
-	stage := r.Policy.Stages[min(r.Stage, len(r.Policy.Stages)-1)].Pool
+	stage := r.Policy.Stages[min(r.Stage, len(r.Policy.Stages)-1)].String()
 	switch s.Kind {
 	case Start:
 		e.Kind, e.Message = "rollout.node-started", "asked to run "+label

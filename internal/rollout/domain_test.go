@@ -57,7 +57,7 @@ func TestDomainLargerThanAllowed(t *testing.T) {
 	}))
 	p := fleet.Policy{Stages: []fleet.RolloutStage{{Pool: "rack"}}, ByDomain: true, MaxUnavailable: fleet.Amount{Percent: 50}}
 	var no *Refusal
-	if _, err := Draft(ctx, s, newImage, p, "operator:test", t0); !errors.As(err, &no) || no.Why != `domain "x" has 4 nodes in pool "rack", and 3 at once are allowed` {
+	if _, err := Draft(ctx, s, newImage, p, "operator:test", t0); !errors.As(err, &no) || no.Why != `domain "x" has 4 nodes in stage rack, and 3 at once are allowed` {
 		t.Errorf("Draft = %v; want it refused", err)
 	}
 	p.MaxUnavailable.Percent = 70

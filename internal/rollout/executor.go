@@ -161,9 +161,13 @@ func applyToNode(ctx context.Context, tx store.Tx, r *fleet.Rollout, m *fleet.Mo
 	return tx.PutNode(ctx, n)
 }
 
-// adopt makes the image the one that fresh nodes of the pools install.
+// adopt makes the image the one that fresh nodes of the pools install, but
+// for pools of which only a part was moved.
 func adopt(ctx context.Context, tx store.Tx, r *fleet.Rollout) error {
 	for _, s := range r.Policy.Stages {
+		if !s.IsPool() {
+			continue
+		}
 		p, err := tx.Pool(ctx, s.Pool)
 		if errors.Is(err, store.ErrNotFound) {
 			p, err = &fleet.Pool{Name: s.Pool}, nil

@@ -32,15 +32,18 @@ func Draft(ctx context.Context, rd store.Reader, image string, p fleet.Policy, b
 		return nil, err
 	}
 	r := &fleet.Rollout{Image: image, State: fleet.RolloutRunning, Policy: p, By: by, Created: now, Updated: now}
+	taken := map[string]bool{}
 	for i, s := range p.Stages {
-		before := len(r.Nodes)
-		for _, n := range nodes {
-			if n.Pool == s.Pool {
-				r.Nodes = append(r.Nodes, fleet.Move{Node: n.Name, Stage: i, State: fleet.MoveWaiting, Reason: unfit(now, r, n)})
-			}
+		chosen, err := choose(now, r, s, nodes, taken)
+		if err != nil {
+			return nil, err
 		}
-		if len(r.Nodes) == before {
-			return nil, &Refusal{fmt.Sprintf("pool %q of stage %d has no nodes", s.Pool, i+1), "`pxeserver node list` shows who is in which pool"}
+		for _, n := range chosen {
+			taken[n.Name] = true
+			r.Nodes = append(r.Nodes, fleet.Move{Node: n.Name, Stage: i, State: fleet.MoveWaiting, Reason: unfit(now, r, n)})
+		}
+		if len(chosen) == 0 {
+			return nil, &Refusal{fmt.Sprintf("stage %d (%s) has no nodes", i+1, s), "`pxeserver node list` shows who is in which pool"}
 		}
 	}
 	if err := checkDomains(r, nodes); err != nil {
@@ -49,42 +52,19 @@ func Draft(ctx context.Context, rd store.Reader, image string, p fleet.Policy, b
 	return r, overlap(ctx, rd, r, nodes, now)
 }
 
-// checkDomains refuses a rollout by domain of which one could never start:
-// MaxUnavailable is never exceeded, for a domain neither.
-func checkDomains(r *fleet.Rollout, nodes []*fleet.Node) error {
-	if !r.Policy.ByDomain {
-		return nil
-	}
-	domain := map[string]string{}
-	for _, n := range nodes {
-		domain[n.Name] = n.Domain
-	}
-	size, total := map[[2]string]int{}, map[string]int{}
-	for _, m := range r.Nodes {
-		pool := r.Policy.Stages[m.Stage].Pool
-		total[pool]++
-		if d := domain[m.Node]; d != "" {
-			size[[2]string{pool, d}]++
-		}
-	}
-	for k, n := range size {
-		if limit := r.Policy.MaxUnavailable.AtLeastOne(total[k[0]]); n > limit {
-			return &Refusal{
-				fmt.Sprintf("domain %q has %d nodes in pool %q, and %d at once are allowed", k[1], n, k[0], limit),
-				fmt.Sprintf("allow as many as the domain has (--max-unavailable %d), or leave --by-domain out", n),
-			}
-		}
-	}
-	return nil
-}
-
 func checkPolicy(p fleet.Policy) error {
-	seen := map[string]bool{}
+	whole := map[string]bool{}
 	for _, s := range p.Stages {
-		if s.Pool == "" || seen[s.Pool] {
-			return &Refusal{fmt.Sprintf("pool %q is named by two stages, or by none", s.Pool), "name each pool once, least critical first"}
+		if err := s.Check(); err != nil {
+			return &Refusal{err.Error(), "a stage is POOL, POOL:10%, or nodes:n1,n2"}
 		}
-		seen[s.Pool] = true
+		switch {
+		case s.Pool != "" && whole[s.Pool]:
+			return &Refusal{fmt.Sprintf("nothing of pool %q is left for stage %s", s.Pool, s), "name each pool once, parts of it before the whole, least critical first"}
+		case p.ByDomain && s.Percent > 0:
+			return &Refusal{fmt.Sprintf("stage %s would cut failure domains", s), "leave --by-domain out, or name whole pools"}
+		}
+		whole[s.Pool] = s.IsPool()
 	}
 	for _, w := range p.Windows {
 		if err := w.Check(); err != nil {

@@ -353,7 +353,7 @@ func (p *planner) unproven() string {
 		return ""
 	}
 	return fmt.Sprintf("stage %d (%s) proved nothing, no node of it runs the image: %s",
-		p.r.Stage+1, p.r.Policy.Stages[p.r.Stage].Pool, why)
+		p.r.Stage+1, p.r.Policy.Stages[p.r.Stage], why)
 }
 
 // stageHealthy reports whether the nodes that are done are still well. One

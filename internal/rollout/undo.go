@@ -54,6 +54,9 @@ func Undo(ctx context.Context, s store.Store, id, by, reason string, atOnce flee
 // rollout's image and whose nodes all ran one image before.
 func unadopt(ctx context.Context, tx store.Tx, r *fleet.Rollout) error {
 	for i, st := range r.Policy.Stages {
+		if !st.IsPool() {
+			continue
+		}
 		p, err := tx.Pool(ctx, st.Pool)
 		if err != nil || p.Image != r.Image {
 			continue
