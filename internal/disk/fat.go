@@ -1,7 +1,6 @@
 package disk
 
 import (
-	"bytes"
 	"encoding/binary"
 	"fmt"
 	"io"
@@ -171,7 +170,8 @@ func (f *FAT) WriteFile(p string, b []byte) error {
 
 // ReadFile returns a file's content.
 func (f *FAT) ReadFile(p string) ([]byte, error) {
-	if _, err := f.Stat(p); err != nil {
+	size, err := f.Stat(p)
+	if err != nil {
 		return nil, err
 	}
 	r, err := f.fs.Open(p)
@@ -179,9 +179,11 @@ func (f *FAT) ReadFile(p string) ([]byte, error) {
 		return nil, err
 	}
 	defer r.Close()
-	var buf bytes.Buffer
-	_, err = io.Copy(&buf, r)
-	return buf.Bytes(), err
+	b, err := io.ReadAll(io.LimitReader(r, size)) // go-diskfs would give the slack of the last cluster as well
+	if err == nil && int64(len(b)) < size {
+		err = io.ErrUnexpectedEOF
+	}
+	return b, err
 }
 
 // Stat returns the size of a file, or os.ErrNotExist.

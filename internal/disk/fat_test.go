@@ -202,3 +202,26 @@ func TestFATErrors(t *testing.T) {
 		t.Error("Remove of a missing file: no error")
 	}
 }
+
+// TestReadFileSize: a file has the size that its entry says, not that of its
+// clusters.
+func TestReadFileSize(t *testing.T) {
+	f, err := os.OpenFile(image(t, 64*disk.MiB), os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	fat, err := disk.FormatFAT(f, 0, 64*disk.MiB, 512)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, size := range []int{1, 511, 512, 4096, 5000, 70001} {
+		want, name := bytes.Repeat([]byte{'x'}, size), fmt.Sprintf("turnout/%d.json", size)
+		if err := fat.WriteFile(name, want); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := fat.ReadFile(name); err != nil || !bytes.Equal(got, want) {
+			t.Errorf("%d bytes come back as %d, %v", size, len(got), err)
+		}
+	}
+}
