@@ -2,14 +2,24 @@ package install
 
 import (
 	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"encoding/json"
 	"io"
 	"os"
+	"os/exec"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
+	"github.com/turnout-project/turnout/internal/cdc"
 	"github.com/turnout-project/turnout/internal/fleet"
 	"github.com/turnout-project/turnout/internal/manifest"
+	"github.com/turnout-project/turnout/internal/oci"
+	"github.com/turnout-project/turnout/internal/verity"
 )
 
 // update makes two images of which the second has a stretch of the root
@@ -170,3 +180,101 @@ func TestTreeOfUnknownSalt(t *testing.T) {
 		t.Errorf("%d bytes fetched: without the tree", src.sent)
 	}
 }
+
+// TestMemory installs an image larger than the bound on memory, in a process
+// of its own, and looks at the most that was resident.
+func TestMemory(t *testing.T) {
+	const size, most = 320 << 20, 192 << 20
+	if dir := os.Getenv("TURNOUT_INSTALL_INTO"); dir != "" {
+		installLarge(t, dir, size)
+		return
+	}
+	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestMemory$")
+	cmd.Env = append(os.Environ(), "TURNOUT_INSTALL_INTO="+t.TempDir())
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	peak := cmd.ProcessState.SysUsage().(*syscall.Rusage).Maxrss << 10
+	t.Logf("%d MiB were resident for an image of %d MiB", peak>>20, size>>20)
+	if peak > most {
+		t.Errorf("%d MiB were resident, want at most %d", peak>>20, most>>20)
+	}
+}
+
+// installLarge installs zeroes with a counter in every page, beside a slot
+// that holds nearly the same.
+func installLarge(t *testing.T, dir string, size int64) {
+	paths := [3]string{dir + "/image", dir + "/slot", dir + "/tree"}
+	for _, p := range paths {
+		if err := os.WriteFile(p, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Truncate(p, size); err != nil {
+			t.Fatal(err)
+		}
+	}
+	f, err := os.OpenFile(paths[0], os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	page := make([]byte, 4096)
+	for off := int64(0); off < size; off += int64(len(page)) {
+		binary.LittleEndian.PutUint64(page, uint64(off))
+		if _, err := f.WriteAt(page, off); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b := manifest.Blob{Digest: "sha256:" + strings.Repeat("0", 64), SizeBytes: size, ChunkSize: 4 << 20}
+	buf := make([]byte, b.ChunkSize)
+	for off := int64(0); off < size; off += b.ChunkSize {
+		if _, err := f.ReadAt(buf, off); err != nil {
+			t.Fatal(err)
+		}
+		sum := sha256.Sum256(buf)
+		b.Chunks = append(b.Chunks, hex.EncodeToString(sum[:]))
+	}
+	index, err := cdc.Index(io.NewSectionReader(f, 0, size))
+	if err != nil {
+		t.Fatal(err)
+	}
+	om, err := json.Marshal(oci.Manifest{Layers: []oci.Descriptor{{
+		MediaType: manifest.MediaChunkIndex, Digest: manifest.DigestOf(index), Size: int64(len(index)), Annotations: map[string]string{manifest.AnnotationChunksOf: b.Digest},
+	}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	dev, err := OpenDevice(paths[1])
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dev.Close()
+	im := &Image{Record: Record{OCI: om}, Manifest: &manifest.Manifest{Root: b}}
+	src := fileSource{f, map[string][]byte{manifest.DigestOf(index): index}}
+	if err := writeRoot(t.Context(), src, im, Target{OtherRoot: paths[0]}, dev, nil); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := verity.Build(t.Context(), dev, size, discardAt{}, verity.Params{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// fileSource gives one file as every blob that it does not know.
+type fileSource struct {
+	f     *os.File
+	small map[string][]byte
+}
+
+func (s fileSource) ImageManifest(context.Context, string) ([]byte, error)  { return nil, nil }
+func (s fileSource) ImageSignature(context.Context, string) ([]byte, error) { return nil, nil }
+func (s fileSource) Blob(_ context.Context, _, blob string, offset, size int64) io.ReadCloser {
+	if b, ok := s.small[blob]; ok {
+		return io.NopCloser(bytes.NewReader(b[offset:size]))
+	}
+	return io.NopCloser(io.NewSectionReader(s.f, offset, size-offset))
+}
+
+type discardAt struct{}
+
+func (discardAt) WriteAt(p []byte, _ int64) (int, error) { return len(p), nil }
