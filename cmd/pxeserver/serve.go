@@ -72,12 +72,19 @@ nothing.
 }
 
 func newCheckConfigCommand(g *globals) *cobra.Command {
-	var verbose bool
+	var verbose, schema bool
 	cmd := &cobra.Command{
 		Use: "check-config", Short: "Check the configuration and the files it names",
 		Long: "Reads the configuration as `serve` does, with the CA, the tokens, the image keys and\nthe certificates of TPM makers, and says the first thing that is wrong.\n" + exitCodes,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if schema {
+				b, err := config.Schema()
+				if err == nil {
+					_, err = cmd.OutOrStdout().Write(b)
+				}
+				return err
+			}
 			c, err := g.load()
 			if err != nil {
 				return err
@@ -96,6 +103,7 @@ func newCheckConfigCommand(g *globals) *cobra.Command {
 		},
 	}
 	cmd.Flags().BoolVarP(&verbose, "verbose", "v", false, "say where things are")
+	cmd.Flags().BoolVar(&schema, "schema", false, "print the JSON Schema of the configuration, for editors")
 	return cmd
 }
 
@@ -125,8 +133,6 @@ func serve(ctx context.Context, file string, c *config.Config, log *slog.Logger)
 	if o.ReportKey, err = nodereport.LoadKey(c.ReportKeyFile()); err != nil {
 		return err
 	}
-	rc := c.Recovery.Config()
-	o.Recovery = &rc
 	hooks, err := loadHooks(c)
 	if err != nil {
 		return err
@@ -226,6 +232,8 @@ func options(c *config.Config) (*server.Options, error) {
 	if o.ImageKeys, err = imageKeys(c.ImageKeys); err != nil {
 		return nil, err
 	}
+	rc := c.Recovery.Config()
+	o.Recovery = &rc
 	if o.Hooks, err = alertHooks(c); err != nil {
 		return nil, err
 	}

@@ -44,7 +44,7 @@ data_dir: {{q .DataDir}}
 # Where fleet state is kept instead, for several servers at once:
 # "postgres://USER@HOST/DATABASE"; "" is the file. See docs/high-availability.md.
 store: {{q .Store}}
-store_password_file: {{q .StorePassword}}
+store_password_file: {{q .StorePassword}}  # file with the password of that user
 
 # The IPv4 address under which nodes reach this server.
 address: {{q .Address}}
