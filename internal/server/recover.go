@@ -33,9 +33,6 @@ const (
 
 // Recover looks after nodes in trouble until ctx ends.
 func (s *Server) Recover(ctx context.Context) {
-	if s.Recovery == nil {
-		return
-	}
 	if !rest(ctx, recoverAfter) {
 		return
 	}
@@ -70,6 +67,9 @@ var errMoved = errors.New("the fleet has moved on")
 // Looking at a large fleet takes a while, so it is done outside the update;
 // the update holds what matters against what was looked at.
 func (s *Server) RecoverOnce(ctx context.Context) error {
+	if s.live().Recovery == nil {
+		return nil
+	}
 	before, in, err := s.recoveryInput(ctx, s.Store)
 	if err != nil {
 		return err
@@ -176,7 +176,7 @@ func heldNodes(ctx context.Context, r store.Reader) (map[string]string, error) {
 // recoveryInput is what is looked at, with the state's document as it was
 // read.
 func (s *Server) recoveryInput(ctx context.Context, r store.Reader) (before []byte, in *recovery.Input, err error) {
-	in = &recovery.Input{Now: s.now(), Config: *s.Recovery, BMC: map[string]bool{}, Images: map[string]string{}, Quiet: max(time.Minute, s.silentAfter())}
+	in = &recovery.Input{Now: s.now(), Config: *s.live().Recovery, BMC: map[string]bool{}, Images: map[string]string{}, Quiet: max(time.Minute, s.silentAfter())}
 	if before, err = stateDoc(ctx, r); err != nil {
 		return nil, nil, err
 	}

@@ -251,3 +251,18 @@ func TestRecoverLooksAgain(t *testing.T) {
 		}
 	}
 }
+
+// Recovery is switched on while the server runs.
+func TestRecoveryIsReloaded(t *testing.T) {
+	tells := recovery.DefaultConfig()
+	var o server.Options
+	r := newRecoveryRack(t, 12, func(x *server.Options) { x.Recovery, x.NodeCert = &tells, 48*time.Hour; o = *x })
+	r.quiet[0] = true
+	r.pass(8)
+	acting(&o)
+	r.l.srv.Reload(o)
+	r.pass(1)
+	if got, want := r.story(), []string{"recovery.would n1", "recovery.recheck n1"}; !cmp.Equal(got, want) {
+		t.Errorf("story %q; want %q", got, want)
+	}
+}
