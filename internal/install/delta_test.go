@@ -252,7 +252,7 @@ func installLarge(t *testing.T, dir string, size int64) {
 	defer dev.Close()
 	im := &Image{Record: Record{OCI: om}, Manifest: &manifest.Manifest{Root: b}}
 	src := fileSource{f, map[string][]byte{manifest.DigestOf(index): index}}
-	if err := writeRoot(t.Context(), src, im, Target{OtherRoot: paths[0]}, dev, nil); err != nil {
+	if err := writeRoot(t.Context(), src, im, Target{OtherRoot: paths[0]}, dev, nil, nil); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := verity.Build(t.Context(), dev, size, discardAt{}, verity.Params{}); err != nil {

@@ -10,6 +10,9 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/turnout-project/turnout/internal/abslot"
 	"github.com/turnout-project/turnout/internal/disk"
@@ -47,7 +50,6 @@ type Progress func(step string, percent int)
 // The steps that Progress hears of.
 const (
 	StepRoot   = "writing root"
-	StepVerity = "writing verity tree"
 	StepVerify = "reading back"
 	StepUKI    = "writing UKI"
 )
@@ -82,20 +84,8 @@ func Run(ctx context.Context, src Source, im *Image, t Target, progress Progress
 	if err := t.Slots.Begin(ctx, t.Slot); err != nil {
 		return err
 	}
-	if err := writeRoot(ctx, src, im, t, root, scaled(progress, StepRoot, 0, 70, m.Root.SizeBytes)); err != nil {
+	if err := writeSlot(ctx, src, im, t, root, tree, progress); err != nil {
 		return err
-	}
-	isRight, err := growTree(ctx, im, root, tree, scaled(progress, StepVerify, 70, 95, m.Root.SizeBytes))
-	if err != nil {
-		return err
-	}
-	if !isRight {
-		if err := copyBlob(ctx, src, im.Digest, m.Verity.Blob, tree, nil, scaled(progress, StepVerity, 70, 72, m.Verity.SizeBytes)); err != nil {
-			return err
-		}
-		if err := readBack(ctx, im, root, tree, scaled(progress, StepVerify, 72, 95, m.Root.SizeBytes)); err != nil {
-			return err
-		}
 	}
 	progress(StepUKI, 95)
 	if err := stage(ctx, src, im, t); err != nil {
@@ -105,9 +95,60 @@ func Run(ctx context.Context, src Source, im *Image, t Target, progress Progress
 	return nil
 }
 
+// writeSlot writes root and verity tree and reads both back from the medium.
+// Where the medium can be read around the kernel's cache, what was flushed is
+// read back while the rest is still on its way.
+func writeSlot(ctx context.Context, src Source, im *Image, t Target, root, tree Device, progress Progress) error {
+	size := im.Manifest.Root.SizeBytes
+	var isWritten atomic.Bool
+	reading := scaled(progress, StepVerify, 70, 95, size)
+	behind := newFollower(root)
+	var isRight bool
+	var failed error // of writing: readers fail with it
+	g, gctx := errgroup.WithContext(ctx)
+	g.Go(func() error {
+		var flushed func(int64)
+		if d, ok := root.(interface{ isDirect() bool }); ok && d.isDirect() {
+			flushed = func(n int64) { behind.advance(n, nil) }
+		}
+		err := writeRoot(gctx, src, im, t, root, scaled(progress, StepRoot, 0, 70, size), flushed)
+		if err == nil {
+			if err = errors.Join(root.Sync(), root.Forget()); err != nil {
+				err = fmt.Errorf("flushing the slot: %w", err)
+			}
+		}
+		isWritten.Store(err == nil)
+		if failed = err; err == nil {
+			behind.advance(size, nil)
+		} else {
+			behind.advance(0, err)
+		}
+		return err
+	})
+	g.Go(func() (err error) {
+		isRight, err = growTree(gctx, im, behind, tree, func(n int64) {
+			if isWritten.Load() {
+				reading(n)
+			}
+		})
+		return err
+	})
+	err := g.Wait()
+	if failed != nil && errors.Is(err, failed) {
+		return failed
+	}
+	if err != nil || isRight {
+		return err
+	}
+	if err := copyBlob(ctx, src, im.Digest, im.Manifest.Verity.Blob, tree, nil); err != nil {
+		return err
+	}
+	return readBack(ctx, im, root, tree, reading)
+}
+
 // writeRoot fetches what neither the other slot nor what was in this one
 // before can give. The slot itself is the lesser seed: it is written over.
-func writeRoot(ctx context.Context, src Source, im *Image, t Target, root Device, progress func(int64)) error {
+func writeRoot(ctx context.Context, src Source, im *Image, t Target, root Device, progress, flushed func(int64)) error {
 	b := im.Manifest.Root
 	seeds := []Seed{{root, min(root.Size(), 2*b.SizeBytes)}}
 	if t.OtherRoot != "" {
@@ -118,14 +159,13 @@ func writeRoot(ctx context.Context, src Source, im *Image, t Target, root Device
 			}
 		}
 	}
-	return copyBlob(ctx, src, im.Digest, b, root, newDelta(ctx, src, im, b, seeds), progress)
+	return copyDelta(ctx, src, im.Digest, b, root, newDelta(ctx, src, im, b, seeds), progress, flushed)
 }
 
-// growTree flushes the root, reads it back from the medium, and writes the
-// verity tree that it makes. It reports whether root and tree are those of the
+// growTree reads the root back and writes the verity tree that it makes. It reports whether root and tree are those of the
 // image: the root hash is the signed one, and the tree, read back as well, has
 // the digest that the image names.
-func growTree(ctx context.Context, im *Image, root, tree Device, progress func(int64)) (bool, error) {
+func growTree(ctx context.Context, im *Image, root io.ReaderAt, tree Device, progress func(int64)) (bool, error) {
 	v := im.Manifest.Verity
 	p := verity.Params{Progress: progress}
 	var err error
@@ -135,9 +175,6 @@ func growTree(ctx context.Context, im *Image, root, tree Device, progress func(i
 	id, err := hex.DecodeString(strings.ReplaceAll(v.UUID, "-", ""))
 	if err != nil || copy(p.UUID[:], id) != len(p.UUID) {
 		return false, nil
-	}
-	if err := errors.Join(root.Sync(), root.Forget()); err != nil {
-		return false, fmt.Errorf("flushing the slot: %w", err)
 	}
 	res, err := verity.Build(ctx, root, im.Manifest.Root.SizeBytes, tree, p)
 	if err != nil {

@@ -23,13 +23,18 @@ const (
 // copyBlob writes a blob to the start of dev. A blob with chunk hashes is
 // checked chunk by chunk before a byte of it is written; a chunk that the
 // partition holds already is not fetched, so that an interrupted installation
-// goes on where it stopped. A blob without is checked at its end. What d, which
-// may be nil, knows to be on the node is not fetched either.
-func copyBlob(ctx context.Context, src Source, image string, b manifest.Blob, dev Device, d *delta, progress func(int64)) error {
+// goes on where it stopped. A blob without is checked at its end.
+func copyBlob(ctx context.Context, src Source, image string, b manifest.Blob, dev Device, progress func(int64)) error {
+	return copyDelta(ctx, src, image, b, dev, nil, progress, nil)
+}
+
+// copyDelta does not fetch either what d knows to be on the node, and tells
+// flushed, unless it is nil, up to which byte the blob is on the medium.
+func copyDelta(ctx context.Context, src Source, image string, b manifest.Blob, dev Device, d *delta, progress, flushed func(int64)) error {
 	if b.SizeBytes > dev.Size() {
 		return fmt.Errorf("%w: blob of %d bytes does not fit its partition of %d", ErrRefused, b.SizeBytes, dev.Size())
 	}
-	c := copier{ctx: ctx, src: src, image: image, blob: b, size: b.ChunkSize, delta: d, progress: progress}
+	c := copier{ctx: ctx, src: src, image: image, blob: b, size: b.ChunkSize, delta: d, progress: progress, flushed: flushed}
 	if c.size == 0 {
 		c.size = wholeChunk
 	}
@@ -46,6 +51,7 @@ type copier struct {
 	size     int64 // of a chunk
 	delta    *delta
 	progress func(int64)
+	flushed  func(int64) // told up to which byte the blob is on the medium; nil: nobody asks
 
 	body io.ReadCloser // stream, at offset at; nil when there is none
 	at   int64
@@ -103,7 +109,9 @@ func (c *copier) write(dev Device, full <-chan piece, empty chan<- []byte) error
 			_, err = dev.WriteAt(p.b, p.off)
 		}
 		if since += int64(len(p.b)); err == nil && since >= flushEvery {
-			since, err = 0, dev.Sync()
+			if since, err = 0, dev.Sync(); err == nil && c.flushed != nil {
+				c.flushed(p.off + int64(len(p.b)))
+			}
 		}
 		n := p.off + int64(len(p.b))
 		empty <- p.b[:cap(p.b)]
