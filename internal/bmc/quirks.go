@@ -39,7 +39,7 @@ type quirks []Quirk
 
 func quirksOf(k Kind) (out quirks) {
 	words := map[string]bool{}
-	for _, w := range strings.FieldsFunc(strings.ToLower(k.Vendor+" "+k.Service+" "+k.Model+" "+k.Product), func(r rune) bool { return !('a' <= r && r <= 'z') }) {
+	for _, w := range strings.FieldsFunc(strings.ToLower(k.Vendor+" "+k.Service+" "+k.Model+" "+k.Product), func(r rune) bool { return r < 'a' || r > 'z' }) {
 		words[w] = true
 	}
 	for _, q := range Quirks() {
