@@ -218,7 +218,7 @@ func options(c *config.Config) (*server.Options, error) {
 	if err != nil {
 		return nil, err
 	}
-	o := &server.Options{CA: ca, Heartbeat: c.Heartbeat, NodeCert: c.NodeCert, AttestEvery: c.Attest.Every, AttestAlarm: c.Attest.Alarm, Baseline: c.Attest.Baseline, ConsoleLogs: c.Console, Version: buildinfo.Version()}
+	o := &server.Options{CA: ca, Limits: server.DefaultLimits(), Heartbeat: c.Heartbeat, NodeCert: c.NodeCert, AttestEvery: c.Attest.Every, AttestAlarm: c.Attest.Alarm, Baseline: c.Attest.Baseline, ConsoleLogs: c.Console, Version: buildinfo.Version()}
 	if c.Discovery.Enabled {
 		o.Discovery = c.Discovery.Pool
 	}

@@ -8,6 +8,7 @@ import (
 	"crypto/sha256"
 	"crypto/subtle"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/turnout-project/turnout/internal/console"
 	"github.com/turnout-project/turnout/internal/fleet"
+	"github.com/turnout-project/turnout/internal/store"
 )
 
 // Role is what an operator may do; each includes the ones before it.
@@ -120,7 +122,11 @@ func (s *Server) who(hash [sha256.Size]byte) (console.Who, bool) {
 // name for events, "operator:alice".
 func (s *Server) asOperator(min Role, h func(w http.ResponseWriter, r *http.Request, actor string) (any, error)) http.HandlerFunc {
 	return s.answer(func(w http.ResponseWriter, r *http.Request) (any, error) {
-		t, err := s.operator(r)
+		var t *Token
+		err := s.identified(w, r, func() (err error) { t, err = s.operator(r); return err })
+		if err == nil {
+			err = s.limited(w, "operator", t.Name, s.Limits.Operators, 1)
+		}
 		if err != nil {
 			return nil, err
 		}
@@ -134,7 +140,11 @@ func (s *Server) asOperator(min Role, h func(w http.ResponseWriter, r *http.Requ
 // asNode lets h run for an enrolled node.
 func (s *Server) asNode(h func(w http.ResponseWriter, r *http.Request, n *fleet.Node) (any, error)) http.HandlerFunc {
 	return s.answer(func(w http.ResponseWriter, r *http.Request) (any, error) {
-		n, err := s.node(r.Context(), r)
+		var n *fleet.Node
+		err := s.identified(w, r, func() (err error) { n, err = s.node(r.Context(), r); return err })
+		if err == nil {
+			err = s.limited(w, "node", n.Name, s.Limits.Nodes, 1)
+		}
 		if err != nil {
 			return nil, err
 		}
@@ -156,10 +166,16 @@ func (s *Server) node(ctx context.Context, r *http.Request) (*fleet.Node, error)
 		return nil, problem(http.StatusUnauthorized, hint, "client certificate: %v", err)
 	}
 	n, err := s.Store.Node(ctx, name)
+	if err != nil && !errors.Is(err, store.ErrNotFound) {
+		return nil, err // our trouble, no reason for it to enrol again
+	}
 	if err != nil || n.EKHash != ek || n.State == fleet.NodePending {
 		return nil, problem(http.StatusUnauthorized, hint, "node %q is not enrolled with this TPM", name)
 	}
 	e, err := s.Store.Enrolment(ctx, name)
+	if err != nil && !errors.Is(err, store.ErrNotFound) {
+		return nil, err
+	}
 	if err != nil || !slices.Contains(e.Serials, serialOf(r.TLS.PeerCertificates[0])) {
 		return nil, problem(http.StatusUnauthorized, hint, "client certificate of node %q was revoked or replaced", name)
 	}
@@ -169,12 +185,14 @@ func (s *Server) node(ctx context.Context, r *http.Request) (*fleet.Node, error)
 // asEither lets h run for an enrolled node or a viewer.
 func (s *Server) asEither(h handler) http.HandlerFunc {
 	return s.answer(func(w http.ResponseWriter, r *http.Request) (any, error) {
-		var err error
-		if r.Header.Get("Authorization") != "" || console.Has(r) {
-			_, err = s.operator(r)
-		} else {
-			_, err = s.node(r.Context(), r)
-		}
+		err := s.identified(w, r, func() (err error) {
+			if r.Header.Get("Authorization") != "" || console.Has(r) {
+				_, err = s.operator(r)
+			} else {
+				_, err = s.node(r.Context(), r)
+			}
+			return err
+		})
 		if err != nil {
 			return nil, err
 		}

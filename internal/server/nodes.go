@@ -14,9 +14,20 @@ import (
 	"github.com/turnout-project/turnout/internal/store"
 )
 
-func (s *Server) listNodes(_ http.ResponseWriter, r *http.Request, _ string) (any, error) {
+func (s *Server) listNodes(w http.ResponseWriter, r *http.Request, _ string) (any, error) {
+	p, err := pageOf(r)
+	if err != nil {
+		return nil, err
+	}
 	ns, err := s.Store.Nodes(r.Context())
-	return orEmpty(ns), err
+	if err != nil {
+		return nil, err
+	}
+	q := r.URL.Query()
+	ns = slices.DeleteFunc(ns, func(n *fleet.Node) bool {
+		return q.Get("pool") != "" && n.Pool != q.Get("pool") || q.Get("state") != "" && string(n.State) != q.Get("state")
+	})
+	return page(w, r, p, ns, func(n *fleet.Node) string { return n.Name }, func(n *fleet.Node, after string) bool { return n.Name > after }), nil
 }
 
 func (s *Server) showNode(_ http.ResponseWriter, r *http.Request, _ string) (any, error) {

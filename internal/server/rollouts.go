@@ -12,8 +12,19 @@ import (
 	"github.com/turnout-project/turnout/internal/store"
 )
 
-func (s *Server) listRollouts(_ http.ResponseWriter, r *http.Request, _ string) (any, error) {
+func (s *Server) listRollouts(w http.ResponseWriter, r *http.Request, _ string) (any, error) {
+	p, err := pageOf(r)
+	if err != nil {
+		return nil, err
+	}
 	rs, err := s.Store.Rollouts(r.Context())
+	if err != nil {
+		return nil, err
+	}
+	if st := r.URL.Query().Get("state"); st != "" {
+		rs = slices.DeleteFunc(rs, func(r *fleet.Rollout) bool { return string(r.State) != st })
+	}
+	rs = page(w, r, p, rs, func(r *fleet.Rollout) string { return r.ID }, func(r *fleet.Rollout, after string) bool { return isOlder(after, r.ID) })
 	if r.URL.Query().Get("summary") != "" {
 		return summaries(rs), err
 	}

@@ -47,6 +47,7 @@ type Options struct {
 
 	ConsoleLogs string // files of nodes' serial consoles, with {node} in the name; "": none
 
+	Limits Limits   // of requests; the zero value limits nothing
 	Drains []string // names of the hooks that rollouts may drain nodes with
 
 	Baseline string // BaselineOff ("" too), BaselineWarn, BaselineEnforce
@@ -97,6 +98,7 @@ type Server struct {
 	tracers  tracers
 	handouts handouts
 	console  *console.Console
+	buckets  buckets
 
 	mu     sync.Mutex
 	images map[string]*oci.Image // loaded, by digest: they never change
@@ -187,8 +189,8 @@ func (s *Server) Handler() http.Handler { return s.mux() }
 
 func (s *Server) mux() *mux {
 	m := &mux{ServeMux: http.NewServeMux()}
-	m.HandleFunc("POST "+api.PathEnrol, s.answer(s.enrol))
-	m.HandleFunc("POST "+api.PathActivate, s.answer(s.activate))
+	m.HandleFunc("POST "+api.PathEnrol, s.fromStranger(s.enrol))
+	m.HandleFunc("POST "+api.PathActivate, s.fromStranger(s.activate))
 	m.HandleFunc("POST "+api.PathNonce, s.asNode(s.nonce))
 	m.HandleFunc("POST "+api.PathAttest, s.asNode(s.attest))
 	m.HandleFunc("POST "+api.PathHeartbeat, s.asNode(s.heartbeat))
