@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Paths of webhooks.
+// PathAlerts begins the paths of webhooks.
 //
 //	GET    alerts               []Webhook
 //	POST   alerts/{name}/test   -> Webhook   sends it a delivery that says "test"

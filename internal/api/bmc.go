@@ -10,7 +10,8 @@ import (
 	"github.com/turnout-project/turnout/internal/fleet"
 )
 
-// Paths of BMCs. The server speaks to them; clients never do.
+// PathBMCs lists BMCs; the other paths are those of their nodes. The server
+// speaks to them; clients never do.
 //
 //	GET    bmcs                       []BMC
 //	PUT    nodes/{node}/bmc           BMCRequest -> BMC      admin

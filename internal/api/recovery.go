@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Paths of what the server does about nodes in trouble.
+// PathRecovery begins the paths of what the server does about nodes in trouble.
 //
 //	GET    recovery          Recovery
 //	POST   recovery/pause    PauseRequest -> Recovery   for some time, or until resumed

@@ -6,7 +6,7 @@ import (
 	"net/url"
 )
 
-// Paths of reports.
+// PathReport begins the paths of reports.
 //
 //	GET report?node=&rack=&pool=&require=  a signed report (nodereport.Signed); require may be repeated
 //	GET report/key                         ReportKey
