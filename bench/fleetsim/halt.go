@@ -24,7 +24,7 @@ func (f *fleetSim) haltAndReturn(ctx context.Context) error {
 	for _, n := range nodes {
 		before[n.Name] = n
 	}
-	r, err := f.op.StartRollout(ctx, api.RolloutRequest{Image: badImage, Policy: policy(2)})
+	r, err := f.op.StartRollout(ctx, api.RolloutRequest{Image: badImage, Policy: f.policy(2)})
 	if err != nil {
 		return err
 	}

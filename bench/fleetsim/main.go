@@ -39,6 +39,7 @@ type options struct {
 	rollout  bool
 	kill     time.Duration
 	halt     bool
+	atOnce   int
 	postgres bool
 	dir      string
 	serve    string
@@ -53,6 +54,7 @@ func main() {
 	flag.BoolVar(&o.rollout, "rollout", false, "then drive a rollout over all nodes")
 	flag.Float64Var(&o.failing, "failing", 1, "percentage of nodes that fail with the new image")
 	flag.DurationVar(&o.kill, "kill", 0, "kill the server this long after the rollout began, and start it again")
+	flag.IntVar(&o.atOnce, "at-once", 10, "percentage of a pool that rollouts move at once")
 	flag.BoolVar(&o.halt, "halt", false, "then drive another one that fails on more nodes than it may, and see what is flipped back")
 	flag.BoolVar(&o.postgres, "postgres", false, "keep fleet state in a PostgreSQL that is started for it")
 	flag.StringVar(&o.store, "store", "", "where fleet state is kept (used by fleetsim itself)")

@@ -171,15 +171,14 @@ func (f *fleetSim) live(ctx context.Context, n *simNode, offset time.Duration, s
 	}
 }
 
-// policy moves a tenth of a pool at once.
-func policy(budget int) fleet.Policy {
+func (f *fleetSim) policy(budget int) fleet.Policy {
 	return fleet.Policy{Stages: []fleet.RolloutStage{{Pool: "canary"}, {Pool: "rack"}},
-		MaxUnavailable: fleet.Amount{Percent: 10}, FailureBudget: fleet.Amount{Percent: budget}, Timeout: time.Hour, FlipBack: true}
+		MaxUnavailable: fleet.Amount{Percent: f.o.atOnce}, FailureBudget: fleet.Amount{Percent: budget}, Timeout: time.Hour, FlipBack: true}
 }
 
 // rollOut moves all nodes and checks at each look what was promised.
 func (f *fleetSim) rollOut(ctx context.Context) error {
-	p := policy(5)
+	p := f.policy(5)
 	began := time.Now()
 	draft, err := f.op.StartRollout(ctx, api.RolloutRequest{Image: newImage, Policy: p, DryRun: true})
 	if err != nil {

@@ -21,7 +21,8 @@ type Executor struct {
 	Wake     <-chan struct{}  // something changed; may be nil
 	Drainer  Drainer          // nil: rollouts that drain cannot go on
 
-	calls callers
+	calls  callers
+	drains bool // some live rollout does, as of the last pass
 }
 
 // errStale says that the state has moved on since the plan was made.
@@ -38,11 +39,15 @@ func (e *Executor) Run(ctx context.Context) {
 	defer e.calls.all.Wait()
 	for {
 		began := time.Now()
-		if err := errors.Join(e.Pass(ctx), e.CallHooks(ctx)); err != nil && ctx.Err() == nil {
+		err := e.Pass(ctx)
+		if e.drains {
+			err = errors.Join(err, e.CallHooks(ctx))
+		}
+		if err != nil && ctx.Err() == nil {
 			e.log().Error("rollout pass failed; it will be tried again", "err", err)
 		}
-		// A large fleet wakes it all the time: it may take a quarter of one core.
-		rest := time.After(3 * time.Since(began))
+		// A large fleet wakes it all the time: it may take a tenth of one core.
+		rest := time.After(10 * time.Since(began))
 		select {
 		case <-ctx.Done():
 			return
@@ -67,7 +72,9 @@ func (e *Executor) Pass(ctx context.Context) error {
 		return err
 	}
 	var errs []error
+	e.drains = false
 	for _, r := range rs {
+		e.drains = e.drains || r.Policy.Drain != ""
 		if err := e.advance(ctx, r); err != nil && !errors.Is(err, errStale) {
 			errs = append(errs, fmt.Errorf("rollout %s: %w", r.ID, err))
 		}

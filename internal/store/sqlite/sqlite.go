@@ -8,10 +8,12 @@ package sqlite
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"net/url"
 	"path/filepath"
 	"strconv"
+	"time"
 
 	_ "modernc.org/sqlite" // driver "sqlite"
 
@@ -38,7 +40,34 @@ func Open(ctx context.Context, path string) (*Store, error) {
 		write.Close()
 		return nil, err
 	}
-	return sqlstore.New(ctx, sqlstore.Backend{Name: fmt.Sprintf("fleet state %q", path), Read: read, Write: write})
+	tend, err := connect(path, "", 1)
+	if err != nil {
+		return nil, errors.Join(err, read.Close(), write.Close())
+	}
+	return sqlstore.New(ctx, sqlstore.Backend{Name: fmt.Sprintf("fleet state %q", path), Read: read, Write: write,
+		Tend: func(stop <-chan struct{}) { checkpoints(tend, stop) }})
+}
+
+// How often the write-ahead log is brought into the file. SQLite would do it
+// at the end of the commit that makes the log too long, which then waits for
+// the disk to take it all; this way no update waits.
+const (
+	checkpointEvery = 2 * time.Second
+	checkpointPages = 20000 // a commit does it after all once the log has so many
+)
+
+func checkpoints(db *sql.DB, stop <-chan struct{}) {
+	defer db.Close()
+	t := time.NewTicker(checkpointEvery)
+	defer t.Stop()
+	for {
+		select {
+		case <-stop:
+			return
+		case <-t.C:
+			db.Exec("PRAGMA wal_checkpoint(PASSIVE)") //nolint:errcheck // next time
+		}
+	}
 }
 
 func connect(path, extra string, conns int) (*sql.DB, error) {
@@ -47,7 +76,7 @@ func connect(path, extra string, conns int) (*sql.DB, error) {
 		return nil, err
 	}
 	u := url.URL{Scheme: "file", Path: abs, RawQuery: "_pragma=busy_timeout(10000)&_pragma=journal_mode(WAL)" +
-		"&_pragma=synchronous(FULL)&_pragma=foreign_keys(1)&" + extra}
+		"&_pragma=synchronous(FULL)&_pragma=foreign_keys(1)&_pragma=wal_autocheckpoint(" + strconv.Itoa(checkpointPages) + ")&" + extra}
 	db, err := sql.Open("sqlite", u.String())
 	if err != nil {
 		return nil, fmt.Errorf("fleet state %q: %w", path, err)

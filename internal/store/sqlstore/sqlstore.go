@@ -23,6 +23,8 @@ type Backend struct {
 	// Shared says that other processes write to the database too. It speaks
 	// PostgreSQL then, else SQLite.
 	Shared bool
+	// Tend, if it is not nil, looks after the database until stop is closed.
+	Tend func(stop <-chan struct{})
 }
 
 // Store keeps fleet state in a Backend. Make one with New.
@@ -33,6 +35,7 @@ type Store struct {
 	stop   chan struct{}
 	done   chan struct{} // the writer has ended
 	saved  chan struct{} // the saver has ended
+	tended chan struct{} // Tend has
 	once   sync.Once
 	check  oneCall // is the cache fresh?
 	server string  // this process among those that share the database
@@ -43,7 +46,7 @@ type Store struct {
 func New(ctx context.Context, b Backend) (*Store, error) {
 	s := &Store{
 		tx: tx{q: b.Read, c: newCache(), numbered: b.Shared}, b: b,
-		jobs: make(chan *job, 1024), stop: make(chan struct{}), done: make(chan struct{}), saved: make(chan struct{}),
+		jobs: make(chan *job, 1024), stop: make(chan struct{}), done: make(chan struct{}), saved: make(chan struct{}), tended: make(chan struct{}),
 		server: serverName(),
 	}
 	err := s.load(ctx, s.tx)
@@ -55,6 +58,12 @@ func New(ctx context.Context, b Backend) (*Store, error) {
 	}
 	go s.writer()
 	go s.saver()
+	go func() {
+		defer close(s.tended)
+		if b.Tend != nil {
+			b.Tend(s.stop)
+		}
+	}()
 	return s, nil
 }
 
@@ -75,6 +84,7 @@ func (s *Store) Close() error {
 	})
 	<-s.done
 	<-s.saved
+	<-s.tended
 	return errors.Join(err, s.b.Read.Close(), s.b.Write.Close())
 }
 
