@@ -21,7 +21,7 @@ func Command() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:    "man --dir FOLDER",
 		Short:  "Write the manual pages",
-		Long:   "Writes a manual page (section 1) of every command into a folder.",
+		Long:   "Writes a manual page (section 1) of every command into a folder.\n\nExit status: 0 done; 1 failed; 2 the command line is wrong.",
 		Args:   cobra.NoArgs,
 		Hidden: true,
 		RunE:   func(cmd *cobra.Command, _ []string) error { return write(cmd.Root(), dir) },
