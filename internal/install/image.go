@@ -123,7 +123,7 @@ func (r *Record) Open(keys []ed25519.PublicKey) (*Image, error) {
 }
 
 // maxChunk bounds the memory of an installation: a few chunks are held.
-const maxChunk = 64 << 20
+const maxChunk = 16 << 20
 
 // checkBlob refuses what could not be installed with bounded memory.
 func checkBlob(b manifest.Blob) error {

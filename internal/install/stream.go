@@ -10,12 +10,15 @@ import (
 	"io"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/turnout-project/turnout/internal/manifest"
 )
 
 const (
 	wholeChunk = 4 << 20  // piece size of a blob that lists no chunks
 	flushEvery = 64 << 20 // bytes written between two flushes
+	inFlight   = 3        // writes on their way at once
 	chunkTries = 5        // downloads of one chunk before it is given up
 	keepMisses = 4        // chunks in a row that the partition did not hold before that is no longer asked
 )
@@ -78,7 +81,7 @@ func (c *copier) run(dev Device) error {
 	ctx, cancel := context.WithCancelCause(c.ctx)
 	defer cancel(nil)
 	c.ctx = ctx
-	full, empty := make(chan piece), make(chan []byte, 2)
+	full, empty := make(chan piece), make(chan []byte, inFlight+2)
 	for range cap(empty) {
 		empty <- make([]byte, c.size)
 	}
@@ -101,28 +104,41 @@ func (c *copier) run(dev Device) error {
 	return err
 }
 
+// write keeps some writes on their way at once, and flushes now and then.
 func (c *copier) write(dev Device, full <-chan piece, empty chan<- []byte) error {
+	var g errgroup.Group
+	g.SetLimit(inFlight)
 	since := int64(0)
 	for p := range full {
-		var err error
-		if !p.isHeld {
-			_, err = dev.WriteAt(p.b, p.off)
-		}
-		if since += int64(len(p.b)); err == nil && since >= flushEvery {
-			if since, err = 0, dev.Sync(); err == nil && c.flushed != nil {
-				c.flushed(p.off + int64(len(p.b)))
-			}
-		}
 		n := p.off + int64(len(p.b))
-		empty <- p.b[:cap(p.b)]
-		if err != nil {
-			return fmt.Errorf("writing the slot at byte %d: %w", p.off, err)
+		g.Go(func() (err error) {
+			if !p.isHeld {
+				_, err = dev.WriteAt(p.b, p.off)
+			}
+			empty <- p.b[:cap(p.b)]
+			if err != nil {
+				return fmt.Errorf("writing the slot at byte %d: %w", p.off, err)
+			}
+			return nil
+		})
+		if since += int64(len(p.b)); since >= flushEvery || n == c.blob.SizeBytes {
+			if err := g.Wait(); err != nil {
+				return err
+			}
+			if err := dev.Sync(); err != nil {
+				return fmt.Errorf("flushing the slot at byte %d: %w", n, err)
+			}
+			since, g = 0, errgroup.Group{}
+			g.SetLimit(inFlight)
+			if c.flushed != nil {
+				c.flushed(n)
+			}
 		}
 		if c.progress != nil {
 			c.progress(n)
 		}
 	}
-	return nil
+	return g.Wait()
 }
 
 func (c *copier) read(dev Device, full chan<- piece, empty <-chan []byte) error {
