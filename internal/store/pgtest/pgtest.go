@@ -76,6 +76,7 @@ func (c *Cluster) start(sync bool) error {
 	}
 	c.cmd = c.command("postgres", args...)
 	c.cmd.Stdout, c.cmd.Stderr = c.log, c.log
+	c.cmd.SysProcAttr.Pdeathsig = syscall.SIGQUIT // a test that is killed leaves none behind
 	if err := c.cmd.Start(); err != nil {
 		return err
 	}

@@ -104,6 +104,38 @@ func TestOneLeads(t *testing.T) {
 	}
 }
 
+// A leader that ends of itself lets go at once, though its store stays open.
+func TestLeadIsLetGo(t *testing.T) {
+	url := database(t)
+	a, b := open(t, url), open(t, url)
+	defer a.Close()
+	defer b.Close()
+	ctx, stop := context.WithCancel(context.Background())
+	began := make(chan struct{})
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		store.Lead(ctx, a, func(ctx context.Context) { close(began); <-ctx.Done() })
+	}()
+	<-began
+	stop()
+	<-ended
+	db, err := sql.Open("pgx", url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	var free bool
+	for end := time.Now().Add(5 * time.Second); !free && time.Now().Before(end); { // idle_session_timeout would take 8 s
+		if err := db.QueryRow("SELECT count(*) = 0 FROM pg_locks WHERE locktype = 'advisory' AND granted").Scan(&free); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if !free {
+		t.Error("the lock is still held by a session that nobody uses")
+	}
+}
+
 // A server that hangs while it writes loses its turn.
 func TestHungWriterLosesItsTurn(t *testing.T) {
 	url := database(t)

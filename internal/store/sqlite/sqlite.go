@@ -53,7 +53,7 @@ func Open(ctx context.Context, path string) (*Store, error) {
 // the disk to take it all; this way no update waits.
 const (
 	checkpointEvery = 2 * time.Second
-	checkpointPages = 20000 // a commit does it after all once the log has so many
+	checkpointPages = 8000 // of 4 KiB; a commit does it after all once the log has so many
 )
 
 func checkpoints(db *sql.DB, stop <-chan struct{}) {
@@ -76,7 +76,7 @@ func connect(path, extra string, conns int) (*sql.DB, error) {
 		return nil, err
 	}
 	u := url.URL{Scheme: "file", Path: abs, RawQuery: "_pragma=busy_timeout(10000)&_pragma=journal_mode(WAL)" +
-		"&_pragma=synchronous(FULL)&_pragma=foreign_keys(1)&_pragma=wal_autocheckpoint(" + strconv.Itoa(checkpointPages) + ")&" + extra}
+		"&_pragma=synchronous(FULL)&_pragma=foreign_keys(1)&_pragma=wal_autocheckpoint(" + strconv.Itoa(checkpointPages) + ")&_pragma=journal_size_limit(" + strconv.Itoa(checkpointPages<<12) + ")&" + extra}
 	db, err := sql.Open("sqlite", u.String())
 	if err != nil {
 		return nil, fmt.Errorf("fleet state %q: %w", path, err)

@@ -3,7 +3,7 @@ package sqlstore
 import (
 	"context"
 	"database/sql"
-	"errors"
+	"database/sql/driver"
 	"fmt"
 	"time"
 )
@@ -33,7 +33,8 @@ const (
 	leadIn    = 5 * time.Second // and itself thinks so after this
 )
 
-var errDrop = errors.New("session is over")
+// errDrop makes the pool close a session rather than keep it.
+var errDrop = driver.ErrBadConn
 
 // elected returns a session that holds the lead, or nil.
 func (s *Store) elected(ctx context.Context) *sql.Conn {
