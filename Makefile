@@ -10,7 +10,7 @@ PROGRAMS = imgbuild pxeserver nodeagent
 export CGO_ENABLED = 0
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build demo test unit machine lint clean release test-packages
+.PHONY: help deps build demo test unit machine failures lint clean release test-packages
 
 help: ## say what can be made
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -33,6 +33,9 @@ unit: ## unit and integration tests
 
 machine: build ## the demo's scenes and power cuts, as tests on virtual machines
 	TURNOUT_MACHINE_TEST=1 go test -count=1 -timeout 60m -v -run 'TestRack|TestPowerCuts' ./internal/demo
+
+failures: build ## bring a virtual node down in six more ways; it must come back by itself
+	TURNOUT_MACHINE_TEST=1 go test -count=1 -timeout 60m -v -run TestFailures ./internal/demo
 
 lint: ## golangci-lint, the version that is pinned here
 	go run $(LINT) run
