@@ -66,7 +66,7 @@ func newRootCommand() *cobra.Command {
 		newNodeCommand(g), newReimageCommand(g), newSlotCommand(g), newVerdictCommand(g),
 		newPowerCommand(g), newBMCCommand(g), newRecoveryCommand(g), newDriftCommand(g), newAlertCommand(g), newReportCommand(g), newUsageCommand(g),
 		newPoolCommand(g), newBaselineCommand(g), newImageCommand(g), newRolloutCommand(g), newEventsCommand(g), newVersionCommand(g),
-		newTokenCommand(g), newHealthCommand(g), newBackupCommand(g), newRestoreCommand(g), newDoctorCommand(g), newTopCommand(g), newDHCPCommand(g), newExplainCommand(g), man.Command(),
+		newTokenCommand(g), newHealthCommand(g), newStoreCommand(g), newBackupCommand(g), newRestoreCommand(g), newDoctorCommand(g), newTopCommand(g), newDHCPCommand(g), newExplainCommand(g), man.Command(),
 	)
 	addExamples(cmd, "")
 	return cmd

@@ -59,3 +59,20 @@ func Check(ctx context.Context, path string) error {
 	}
 	return nil
 }
+
+// Tables opens a state file for reading all its tables as they are, brought
+// up to date first. No server may work on it.
+func Tables(ctx context.Context, path string) (*sql.DB, error) {
+	if _, err := os.Stat(path); err != nil {
+		return nil, fmt.Errorf("fleet state: %w", err)
+	}
+	db, err := connect(path, "", 1)
+	if err != nil {
+		return nil, err
+	}
+	if err := migrate(ctx, db); err != nil {
+		db.Close()
+		return nil, fmt.Errorf("fleet state %q: %w", path, err)
+	}
+	return db, nil
+}
