@@ -18,25 +18,26 @@ import (
 
 // Sizes of chunks in bytes. The last one of a file may be shorter than Min.
 const (
-	Min    = 4 << 10
-	Normal = 16 << 10 // about the mean
-	Max    = 64 << 10
+	Min    = 8 << 10
+	Normal = 32 << 10 // about the mean
+	Max    = 128 << 10
 )
 
 // Masks of the gear hash: harder to meet before Normal, easier after it.
 const (
-	maskBefore = 0xffff << 48 // 16 bits
-	maskAfter  = 0xfff << 52  // 12 bits
+	maskBefore = 0x1ffff << 47 // 17 bits
+	maskAfter  = 0x1fff << 51  // 13 bits
 )
 
-// Key names the content of a chunk: the first eight bytes of its SHA-256. It
-// finds candidates; what is made of them is to be checked by other means.
-type Key [8]byte
+// Key names the content of a chunk: the first six bytes of its SHA-256. It
+// finds candidates, of which one in tens of thousands of large images is a
+// wrong one; what is made of them is to be checked by other means.
+type Key [6]byte
 
 // KeyOf returns the key of a chunk.
 func KeyOf(b []byte) Key {
 	sum := sha256.Sum256(b)
-	return Key(sum[:8])
+	return Key(sum[:len(Key{})])
 }
 
 // Chunk is a chunk of a file.
@@ -115,7 +116,7 @@ const magic = "TNTCDC\x00\x01"
 // Encode writes an index: the magic number, then per chunk its size as a
 // varint and its key.
 func Encode(chunks []Chunk) []byte {
-	out := append(make([]byte, 0, len(magic)+11*len(chunks)), magic...)
+	out := append(make([]byte, 0, len(magic)+9*len(chunks)), magic...)
 	for _, c := range chunks {
 		out = append(binary.AppendUvarint(out, uint64(c.Size)), c.Key[:]...)
 	}
@@ -139,7 +140,7 @@ func Decode(b []byte, size int64) ([]Chunk, error) {
 		return nil, errors.New("chunk index: not one, or of a version that this program does not know")
 	}
 	b = b[len(magic):]
-	chunks, at := make([]Chunk, 0, len(b)/10), int64(0)
+	chunks, at := make([]Chunk, 0, len(b)/8), int64(0)
 	for len(b) > 0 {
 		v, n := binary.Uvarint(b)
 		if n <= 0 || v == 0 || v > Max || len(b) < n+len(Key{}) {

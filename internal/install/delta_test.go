@@ -152,7 +152,7 @@ func TestDeltaOverHTTP(t *testing.T) {
 	was, is := update(t)
 	n := newNode(t)
 	n.give(t, was, fleet.SlotA)
-	client, ranges := serveImage(t, is, chunkSize/2)
+	client, ranges := serveImage(t, is, chunkSize)
 	im, err := Fetch(t.Context(), client, is.digest, trusted(is))
 	if err != nil {
 		t.Fatal(err)
