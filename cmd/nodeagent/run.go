@@ -82,6 +82,7 @@ func serve(ctx context.Context, log func(string, ...any)) error {
 		Servers:   func() []string { return node.Servers(trust.Server) },
 		Inventory: func() *fleet.Inventory { return tpm.describe(inventory.Read("")) },
 		Checks:    &health.Runner{Kernel: identity.Kernel.Release},
+		BootEntry: bootEntry(info.Disk),
 		Dir:       agentDir, ReportTo: reportFile,
 		Reboot: func(string) error { return reboot(ctx, log) },
 		Log:    log,

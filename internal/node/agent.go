@@ -8,6 +8,7 @@ import (
 
 	"github.com/turnout-project/turnout/internal/abslot"
 	"github.com/turnout-project/turnout/internal/api"
+	"github.com/turnout-project/turnout/internal/efivar"
 	"github.com/turnout-project/turnout/internal/fleet"
 	"github.com/turnout-project/turnout/internal/health"
 	"github.com/turnout-project/turnout/internal/manifest"
@@ -31,6 +32,9 @@ type Config struct {
 	Inventory func() *fleet.Inventory
 	Checks    *health.Runner
 	Dir       string // the agent's folder below /var
+	// BootEntry looks for the firmware's boot entry of this disk, and with
+	// write makes it where it is missing; nil: nobody looks after it.
+	BootEntry func(write bool) (found efivar.EntryState, number uint16, err error)
 	Orders    string // unix socket for a technician's orders, usually OrderSocket; "" for none
 	ReportTo  string // file that shows the last report to `nodeagent status`; "" for none
 	// Reboot starts a reboot and returns.
@@ -111,6 +115,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer cancel()
+	a.keepEntry(ctx)
 	wg.Go(func() { a.healthLoop(ctx) })
 	wg.Go(func() { a.serverLoop(ctx) })
 	if a.cfg.Orders != "" {
