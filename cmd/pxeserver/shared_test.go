@@ -2,13 +2,17 @@ package main
 
 import (
 	"crypto/ed25519"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
+
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/turnout-project/turnout/internal/api"
 	"github.com/turnout-project/turnout/internal/fleet"
@@ -117,6 +121,20 @@ func joinOver(t *testing.T, a, b *lab, mac fleet.MAC) *agent {
 	return n
 }
 
+// wishes returns what a server wants of each node.
+func wishes(l *lab) map[string]fleet.Desired {
+	l.t.Helper()
+	var nodes []fleet.Node
+	if err := json.Unmarshal([]byte(l.must("node", "list", "-o", "json")), &nodes); err != nil {
+		l.t.Fatal(err)
+	}
+	out := map[string]fleet.Desired{}
+	for _, n := range nodes {
+		out[n.Name] = n.Desired
+	}
+	return out
+}
+
 // TestKilledLeader kills the server that carries a rollout on, at its worst
 // moment: the other one finishes it, and does nothing twice.
 func TestKilledLeader(t *testing.T) {
@@ -134,10 +152,14 @@ func TestKilledLeader(t *testing.T) {
 	}
 	a, b := twoServers(t, "--image-key", keyFile)
 	a.start()
-	leads := func(l *lab) bool {
+	logged := func(l *lab, what string) int {
 		log, err := os.ReadFile(filepath.Join(l.dir, "log"))
-		return err == nil && strings.Contains(string(log), "this server leads: ")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.Count(string(log), what)
 	}
+	leads := func(l *lab) bool { return logged(l, "this server leads: ") > 0 }
 	a.until("the first server leads", func() bool { return leads(a) })
 	b.start()
 	for _, v := range []string{"1.0", "1.1"} {
@@ -172,8 +194,8 @@ func TestKilledLeader(t *testing.T) {
 		t.Fatalf("rollout over a killed leader: %+v", r)
 	}
 	a.start() // which follows
-	if got, want := a.must("node", "list", "-o", "json"), b.must("node", "list", "-o", "json"); len(got) != len(want) {
-		t.Errorf("the servers differ about the nodes:\n%s\n%s", got, want)
+	if d := cmp.Diff(wishes(b), wishes(a)); d != "" {
+		t.Errorf("the servers differ about the nodes (-one +other):\n%s", d)
 	}
 	events := a.must("events", "--last", "1000")
 	for _, once := range []string{"rollout.started", "rollout.done"} {
@@ -186,6 +208,19 @@ func TestKilledLeader(t *testing.T) {
 			t.Errorf("%s is told %d times, want once for each of 3 nodes:\n%s", each, n, events)
 		}
 	}
+	// One that hangs is replaced too, and knows it when it comes to itself.
+	if err := b.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	hung := time.Now()
+	a.until("the first server leads again", func() bool { return logged(a, "this server leads: ") == 2 })
+	t.Logf("another leads after %s", time.Since(hung).Round(time.Millisecond))
+	if err := b.cmd.Process.Signal(syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	b.until("the one that hung leads no more", func() bool { return logged(b, "leads no more") == 1 })
+	a.must("slot", "flip", "n2", "--yes")
+	b.runs("n2", "rack-base 1.0")
 	if r := a.do("backup", filepath.Join(t.TempDir(), "x.tar")); r.code != exitRefused || !strings.Contains(r.errOut, "pg_dump") {
 		t.Errorf("backup of a state that is not in a file: %+v", r)
 	}
