@@ -1,6 +1,7 @@
-// Package efivar reads EFI variables from efivarfs. It writes one, BootNext,
-// as the last resort of a node without a good slot: Turnout decides nothing
-// else through NVRAM.
+// Package efivar reads EFI variables from efivarfs. It writes BootNext, as the
+// last resort of a node without a good slot, gives a boot entry back that the
+// firmware dropped, and deletes what overrides systemd-boot's choice. Turnout
+// decides nothing else through NVRAM.
 package efivar
 
 import (

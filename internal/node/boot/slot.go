@@ -41,6 +41,13 @@ func (m *machine) bootSlot(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	cleared, err := efivar.ClearChoices(efivar.Dir)
+	for _, c := range cleared {
+		m.log("warning: somebody had told the boot loader what to start (%s): deleted, since no slot would fall back", c)
+	}
+	if err != nil {
+		m.log("warning: %v", err)
+	}
 	loaderPart, err := efivar.String(efivar.Dir, "LoaderDevicePartUUID", efivar.Loader)
 	if err != nil {
 		m.log("warning: %v", err)
