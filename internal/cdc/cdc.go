@@ -18,15 +18,15 @@ import (
 
 // Sizes of chunks in bytes. The last one of a file may be shorter than Min.
 const (
-	Min    = 8 << 10
-	Normal = 32 << 10 // about the mean
-	Max    = 128 << 10
+	Min    = 4 << 10
+	Normal = 16 << 10 // about the mean
+	Max    = 64 << 10
 )
 
 // Masks of the gear hash: harder to meet before Normal, easier after it.
 const (
-	maskBefore = 0x1ffff << 47 // 17 bits
-	maskAfter  = 0x1fff << 51  // 13 bits
+	maskBefore = 0xffff << 48 // 16 bits
+	maskAfter  = 0xfff << 52  // 12 bits
 )
 
 // Key names the content of a chunk: the first six bytes of its SHA-256. It

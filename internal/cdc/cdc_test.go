@@ -63,7 +63,7 @@ func TestFormat(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, want := KeyOf(x), (Key{0xc, 0xbd, 0x3d, 0x58, 0x3d, 0x60}); got != want {
+	if got, want := KeyOf(x), (Key{0xb9, 0x6a, 0x9f, 0x82, 0x1c, 0x61}); got != want {
 		t.Errorf("index has key %#v, want %#v", got, want)
 	}
 }
