@@ -35,8 +35,9 @@ type Checker struct {
 	FATBytes int64
 	Images   []slottest.Image // that may be on the disk
 	// Visited counts states, Distinct those that differ in anything a loader
-	// or the slot machine can see, Torn those that needed the repair.
-	Visited, Distinct, Torn int
+	// or the slot machine can see, Torn those that needed the repair, Recut
+	// those that a cut of the repair left.
+	Visited, Distinct, Torn, Recut int
 	// OnDistinct, when set, is called for each distinct state.
 	OnDistinct func(where string, s *State)
 	seen       map[[32]byte]bool
@@ -176,7 +177,10 @@ func (c *Checker) goesOn(s *State) error {
 	if err != nil {
 		return err
 	}
-	if err := c.unshare(s); err != nil {
+	if err := c.cutRepair(s); err != nil {
+		return fmt.Errorf("the repair is cut: %w", err)
+	}
+	if err := unshare(s); err != nil {
 		return err
 	}
 	n, err := c.node(s)
@@ -213,14 +217,4 @@ func (c *Checker) goesOn(s *State) error {
 		return fmt.Errorf("the update after the cut was not started: %q", linux(n))
 	}
 	return n.Confirm(ctx)
-}
-
-// unshare is what disk.RepairESP does before the ESP is mounted.
-func (c *Checker) unshare(s *State) error {
-	for _, dir := range abslot.Folders {
-		if _, err := fatdir.Dedupe(s, 0, dir, abslot.Keep); err != nil {
-			return err
-		}
-	}
-	return nil
 }

@@ -210,7 +210,7 @@ func judge(t *testing.T, disk []byte, ops []crashtest.Op, cut string) {
 			if err := log.States(crashtest.Bounds{AllSubsets: 12, Random: 200}, c.Check); err != nil {
 				t.Errorf("%s: power cut %v", act.Name, err)
 			}
-			t.Logf("%-28s %3d operations, %6d states, %4d distinct, %d repaired", act.Name, len(mine), c.Visited, c.Distinct, c.Torn)
+			t.Logf("%-28s %3d operations, %6d states, %4d distinct, %d repaired, %d cuts of that", act.Name, len(mine), c.Visited, c.Distinct, c.Torn, c.Recut)
 			total, distinct = total+c.Visited, distinct+c.Distinct
 		}
 		for _, op := range mine {

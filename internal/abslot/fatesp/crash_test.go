@@ -58,7 +58,7 @@ func TestPowerCut(t *testing.T) {
 		if err := log.States(crashtest.Bounds{AllSubsets: 10, Random: 100}, c.Check); err != nil {
 			t.Errorf("%s: power cut %v", act.Name, err)
 		}
-		t.Logf("%-28s %3d operations, %6d states, %4d distinct, %d repaired", act.Name, len(dev.Ops), c.Visited, c.Distinct, c.Torn)
+		t.Logf("%-28s %3d operations, %6d states, %4d distinct, %d repaired, %d cuts of that", act.Name, len(dev.Ops), c.Visited, c.Distinct, c.Torn, c.Recut)
 		total, distinct = total+c.Visited, distinct+c.Distinct
 	}
 	t.Logf("visited %d states, %d of them distinct", total, distinct)
