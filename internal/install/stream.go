@@ -104,41 +104,64 @@ func (c *copier) run(dev Device) error {
 	return err
 }
 
-// write keeps some writes on their way at once, and flushes now and then.
+// write keeps some writes on their way at once, and has what was written
+// flushed now and then, while it goes on.
 func (c *copier) write(dev Device, full <-chan piece, empty chan<- []byte) error {
-	var g errgroup.Group
-	g.SetLimit(inFlight)
-	since := int64(0)
-	for p := range full {
-		n := p.off + int64(len(p.b))
-		g.Go(func() (err error) {
-			if !p.isHeld {
-				_, err = dev.WriteAt(p.b, p.off)
-			}
-			empty <- p.b[:cap(p.b)]
-			if err != nil {
-				return fmt.Errorf("writing the slot at byte %d: %w", p.off, err)
-			}
-			return nil
-		})
-		if since += int64(len(p.b)); since >= flushEvery || n == c.blob.SizeBytes {
-			if err := g.Wait(); err != nil {
-				return err
-			}
-			if err := dev.Sync(); err != nil {
-				return fmt.Errorf("flushing the slot at byte %d: %w", n, err)
-			}
-			since, g = 0, errgroup.Group{}
-			g.SetLimit(inFlight)
-			if c.flushed != nil {
-				c.flushed(n)
-			}
+	var flushing errgroup.Group
+	marks := make(chan int64, 1)
+	flushing.Go(func() error { return c.flush(dev, marks) })
+	err := c.writePieces(dev, full, empty, marks)
+	close(marks)
+	return errors.Join(err, flushing.Wait())
+}
+
+// flush flushes once for each mark: the byte up to which the blob was written.
+func (c *copier) flush(dev Device, marks <-chan int64) (err error) {
+	for n := range marks {
+		if err != nil {
+			continue // nobody is to wait for a mark to be taken
 		}
-		if c.progress != nil {
-			c.progress(n)
+		if err = dev.Sync(); err != nil {
+			err = fmt.Errorf("flushing the slot at byte %d: %w", n, err)
+		} else if c.flushed != nil {
+			c.flushed(n)
 		}
 	}
-	return g.Wait()
+	return err
+}
+
+func (c *copier) writePieces(dev Device, full <-chan piece, empty chan<- []byte, marks chan<- int64) error {
+	for since := int64(0); ; since = 0 {
+		var g errgroup.Group
+		g.SetLimit(inFlight)
+		n := int64(0)
+		for p := range full {
+			n = p.off + int64(len(p.b))
+			g.Go(func() (err error) {
+				if !p.isHeld {
+					_, err = dev.WriteAt(p.b, p.off)
+				}
+				empty <- p.b[:cap(p.b)]
+				if err != nil {
+					return fmt.Errorf("writing the slot at byte %d: %w", p.off, err)
+				}
+				return nil
+			})
+			if c.progress != nil {
+				c.progress(n)
+			}
+			if since += int64(len(p.b)); since >= flushEvery {
+				break
+			}
+		}
+		if err := g.Wait(); err != nil {
+			return err
+		}
+		if n == 0 {
+			return nil // full is closed
+		}
+		marks <- n
+	}
 }
 
 func (c *copier) read(dev Device, full chan<- piece, empty <-chan []byte) error {
