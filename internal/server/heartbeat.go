@@ -53,14 +53,14 @@ func (s *Server) takeIn(ctx context.Context, tx store.Tx, name string, rep *flee
 	if err != nil {
 		return nil, nil, err
 	}
-	images, err := tx.Images(ctx)
-	if err != nil {
+	if err := fillIn(ctx, tx, rep); err != nil {
 		return nil, nil, err
 	}
-	inFull(rep, images)
-	pool, err := tx.Pool(ctx, n.Pool)
-	if err != nil {
-		pool = &fleet.Pool{Name: n.Pool} // a pool nobody has set anything for
+	pool := &fleet.Pool{Name: n.Pool} // as one nobody has set anything for
+	if n.Desired.Image == "" {
+		if p, err := tx.Pool(ctx, n.Pool); err == nil {
+			pool = p
+		}
 	}
 	notes := observe(n, rep, pool, now)
 	if m != nil {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/turnout-project/turnout/internal/fleet"
+	"github.com/turnout-project/turnout/internal/store"
 )
 
 // quiet takes in a heartbeat that brings no news, and reports whether it was
@@ -17,7 +18,7 @@ func (s *Server) quiet(ctx context.Context, n *fleet.Node, rep *fleet.Report, no
 	if n.Reported == nil || rep.Inventory != nil {
 		return false, nil
 	}
-	if err := s.fillIn(ctx, rep); err != nil {
+	if err := fillIn(ctx, s.Store, rep); err != nil {
 		return false, err
 	}
 	pool := &fleet.Pool{Name: n.Pool}
@@ -34,12 +35,12 @@ func (s *Server) quiet(ctx context.Context, n *fleet.Node, rep *fleet.Report, no
 }
 
 // fillIn replaces short digests, if there are any.
-func (s *Server) fillIn(ctx context.Context, rep *fleet.Report) error {
+func fillIn(ctx context.Context, rd store.Reader, rep *fleet.Report) error {
 	isShort := func(x fleet.SlotReport) bool { return x.Image != "" && len(x.Image) != len("sha256:")+64 }
 	if !slices.ContainsFunc(rep.Slots, isShort) {
 		return nil
 	}
-	images, err := s.Store.Images(ctx)
+	images, err := rd.Images(ctx)
 	inFull(rep, images)
 	return err
 }
