@@ -57,3 +57,7 @@ func (n *Node) endOverride() error {
 	n.networkOnce = false
 	return n.qmp.send("qom-set", map[string]any{"path": "/machine/peripheral/nic", "property": "bootindex", "value": 2})
 }
+
+// Freeze stops the machine between two instructions: it runs no more, and
+// its watchdogs neither, until its power is cycled.
+func (n *Node) Freeze() error { return n.command("stop") }
