@@ -45,6 +45,7 @@ var examples = map[string]string{
 	"rollout resume":   "pxeserver rollout resume r7",
 	"rollout status":   "pxeserver rollout status --watch\npxeserver rollout status r7 --wait",
 	"serve":            "pxeserver serve --config /etc/turnout/pxeserver.yaml",
+	"token list":       "pxeserver token list",
 	"verdict show":     "pxeserver verdict show r1-n07",
 	"version":          "pxeserver version --remote",
 }

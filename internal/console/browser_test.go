@@ -217,7 +217,7 @@ func (b *browser) otherPages(l *lab, next, was *fleet.Image) {
 	b.until("the node that runs another image, and its driver", "[...document.querySelectorAll('td')].some((e) => e.innerText === 'r1-n01') && document.body.innerText.includes('580.82.07')")
 	b.shot("drift")
 	b.open(l.url + "/console/drift?pool=inference")
-	b.until("the nodes of a pool only", "document.querySelector('#pool').value === 'inference' && ![...document.querySelectorAll('td')].some((e) => e.innerText === 'train')")
+	b.until("the nodes of a pool only", "document.querySelector('#pool')?.value === 'inference' && ![...document.querySelectorAll('td')].some((e) => e.innerText === 'train')")
 	b.open(l.url + "/console/images")
 	b.sees("6.1.0-58")
 	b.shot("images")
