@@ -317,10 +317,11 @@ func TestNoTPM(t *testing.T) {
 	if err := absent(root); !errors.Is(err, ErrNoTPM) || !strings.Contains(err.Error(), "enable the TPM") {
 		t.Errorf("no trace of a TPM: %v", err)
 	}
-	for path, want := range map[string]string{
-		"sys/firmware/acpi/tables/TPM2":        "driver",
-		"sys/class/tpm/tpm0/tpm_version_major": "TPM 1.2",
+	for _, tt := range []struct{ path, want string }{ // what is there adds up
+		{"sys/firmware/acpi/tables/TPM2", "driver"},
+		{"sys/class/tpm/tpm0/tpm_version_major", "TPM 1.2"},
 	} {
+		path, want := tt.path, tt.want
 		p := filepath.Join(root, path)
 		if err := os.MkdirAll(filepath.Dir(p), 0o700); err != nil {
 			t.Fatal(err)
