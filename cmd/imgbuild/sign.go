@@ -33,7 +33,7 @@ for the ed25519 signature over it: 64 bytes, RFC 8032. The signature is checked
 with --public-key before it is added.
 ` + exitCodes,
 		Example: `  imgbuild sign images/rack-base --key keys/release.key
-  imgbuild sign images/rack-base --public-key release.pub --command "pkcs11-tool --sign --mechanism EDDSA --id 01 --pin-source pin -i {in} -o {out}"
+  imgbuild sign images/rack-base --public-key release.pub --command "pkcs11-tool --module MODULE.so --login --pin env:PIN --sign --mechanism EDDSA --id 01 -i {in} -o {out}"
   imgbuild sign images/rack-base --public-key release.pub --command "openssl pkeyutl -sign -rawin -inkey release.key -in {in} -out {out}"`,
 		Args: oneArg("the folder of an image"),
 		RunE: func(cmd *cobra.Command, args []string) error { return runSign(cmd, o, args[0]) },
