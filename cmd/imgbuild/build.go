@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/turnout-project/turnout/cmd/internal/cli"
 	"github.com/turnout-project/turnout/internal/cas"
 	"github.com/turnout-project/turnout/internal/image"
 	"github.com/turnout-project/turnout/internal/lock"
@@ -53,7 +54,7 @@ Nodes of the image believe the public keys of --image-key (by default that of
 --key) and servers certified by --server-ca. Build as root.
 ` + exitCodes,
 		Example: `  imgbuild build recipes/rack-base.yaml --key keys/image.key --server-ca /etc/turnout/ca.pem --out images/rack-base`,
-		Args:    oneArg("a recipe"),
+		Args:    cli.OneArg("a recipe"),
 		RunE:    func(cmd *cobra.Command, args []string) error { return runBuild(cmd, common, o, args[0]) },
 	}
 	f := cmd.Flags()

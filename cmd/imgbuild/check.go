@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/turnout-project/turnout/cmd/internal/cli"
 	"github.com/turnout-project/turnout/internal/compat"
 	"github.com/turnout-project/turnout/internal/egress"
 	"github.com/turnout-project/turnout/internal/gpu"
@@ -42,7 +43,7 @@ recipe if there is one; with a lock it knows the version of every package.
 		Example: `  imgbuild check recipes/nvidia-535-open.yaml
   imgbuild check recipes/mig-h100.yaml -o json
   imgbuild check recipes/hgx.yaml --date 2028-04-01     # how will it look then?`,
-		Args: oneArg("a recipe"),
+		Args: cli.OneArg("a recipe"),
 		RunE: func(cmd *cobra.Command, args []string) error { return runCheck(cmd, o, args[0]) },
 	}
 	f := cmd.Flags()
@@ -59,13 +60,13 @@ func addDataFlag(cmd *cobra.Command, data *[]string) {
 
 func runCheck(cmd *cobra.Command, o checkOptions, path string) error {
 	if o.output != "table" && o.output != "json" {
-		return usagef(cmd, "--output %q: want table or json", o.output)
+		return cli.Usagef(cmd, "--output %q: want table or json", o.output)
 	}
 	now := time.Now()
 	if o.date != "" {
 		var err error
 		if now, err = time.Parse(time.DateOnly, o.date); err != nil {
-			return usagef(cmd, "--date %q: want a day such as 2027-04-01", o.date)
+			return cli.Usagef(cmd, "--date %q: want a day such as 2027-04-01", o.date)
 		}
 	}
 	r, err := recipe.Load(path)
@@ -108,7 +109,7 @@ func readTables(files []string) (*compat.Tables, error) {
 			err = t.Lay(name, b)
 		}
 		if err != nil {
-			return nil, &usageError{err.Error()}
+			return nil, &cli.UsageError{Msg: err.Error()}
 		}
 	}
 	return t, nil

@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/turnout-project/turnout/cmd/internal/cli"
 	"github.com/turnout-project/turnout/internal/manifest"
 	"github.com/turnout-project/turnout/internal/progress"
 )
@@ -37,7 +38,7 @@ func (o *commonOptions) reporter(cmd *cobra.Command) (*progress.Reporter, error)
 	case "none":
 		return nil, nil
 	}
-	return nil, usagef(cmd, "--progress %q: want auto, live, plain, json or none", o.progress)
+	return nil, cli.Usagef(cmd, "--progress %q: want auto, live, plain, json or none", o.progress)
 }
 
 // defaultStore is where downloaded packages and built parts are kept.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/turnout-project/turnout/cmd/internal/cli"
 	"github.com/turnout-project/turnout/internal/cve"
 	"github.com/turnout-project/turnout/internal/image"
 )
@@ -41,7 +42,7 @@ Exit status: 0 nothing counts; 1 failed; 2 the command line is wrong, or the
 feed cannot be read; 3 a part of the image is damaged; 4 something counts.`,
 		Example: `  imgbuild cve images/rack-base --feed debian.json
   imgbuild cve images/rack-base --feed debian.json --fixable --ignore CVE-2011-3374 -o json`,
-		Args: oneArg("the folder of an image"),
+		Args: cli.OneArg("the folder of an image"),
 		RunE: func(cmd *cobra.Command, args []string) error { return runCVE(cmd, o, args[0]) },
 	}
 	f := cmd.Flags()
@@ -56,10 +57,10 @@ feed cannot be read; 3 a part of the image is damaged; 4 something counts.`,
 
 func runCVE(cmd *cobra.Command, o cveOptions, arg string) error {
 	if o.feed == "" {
-		return usagef(cmd, "name the file of known vulnerabilities with --feed")
+		return cli.Usagef(cmd, "name the file of known vulnerabilities with --feed")
 	}
 	if o.output != "text" && o.output != "json" {
-		return usagef(cmd, "--output %q: want text or json", o.output)
+		return cli.Usagef(cmd, "--output %q: want text or json", o.output)
 	}
 	l, img, err := openImage(arg)
 	if err != nil {
@@ -71,7 +72,7 @@ func runCVE(cmd *cobra.Command, o cveOptions, arg string) error {
 	}
 	if o.release == "" {
 		if o.release = cve.Release(packages); o.release == "" {
-			return usagef(cmd, "the image's base-files tells no release; name it with --release")
+			return cli.Usagef(cmd, "the image's base-files tells no release; name it with --release")
 		}
 	}
 	found, err := cve.Check(o.feed, packages, o.release)

@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/turnout-project/turnout/cmd/internal/cli"
 	"github.com/turnout-project/turnout/internal/imagediff"
 	"github.com/turnout-project/turnout/internal/oci"
 )
@@ -42,12 +43,12 @@ Exit status: 0 the same image; 1 they differ; 2 the command line is wrong or an
 image cannot be read; 3 a part is damaged.`,
 		Example: `  imgbuild diff images/rack-base.old images/rack-base
   imgbuild diff images/a images/b -o markdown >> $GITHUB_STEP_SUMMARY`,
-		Args: twoArgs("the folders of two images"),
+		Args: cli.TwoArgs("the folders of two images"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			err := runDiff(cmd, o, args[0], args[1])
 			var found foundError
 			if err != nil && !errors.As(err, &found) && status(err) == exitFailure && !errors.Is(err, context.Canceled) {
-				return &usageError{err.Error()}
+				return &cli.UsageError{Msg: err.Error()}
 			}
 			return err
 		},
@@ -80,7 +81,7 @@ func runDiff(cmd *cobra.Command, o diffOptions, old, new string) error {
 	case "markdown":
 		write = func(d *imagediff.Diff) error { return d.WriteMarkdown(out, most) }
 	default:
-		return usagef(cmd, "--output %q: want text, json or markdown", o.output)
+		return cli.Usagef(cmd, "--output %q: want text, json or markdown", o.output)
 	}
 	d, err := imagediff.Compare(cmd.Context(), a, b)
 	if err != nil {

@@ -7,8 +7,7 @@ import (
 	"io"
 	"strings"
 
-	"github.com/spf13/cobra"
-
+	"github.com/turnout-project/turnout/cmd/internal/cli"
 	"github.com/turnout-project/turnout/internal/image"
 	"github.com/turnout-project/turnout/internal/lock"
 	"github.com/turnout-project/turnout/internal/manifest"
@@ -31,15 +30,6 @@ const (
 	exitVulnerable // cve alone
 )
 
-// usageError is a fault of the command line.
-type usageError struct{ msg string }
-
-func (e *usageError) Error() string { return e.msg }
-
-func usagef(cmd *cobra.Command, format string, args ...any) error {
-	return &usageError{fmt.Sprintf(format, args...) + fmt.Sprintf(" (see `%s --help`)", cmd.CommandPath())}
-}
-
 // report writes an error for a person and returns the exit status. It is the
 // one place that maps errors to statuses.
 func report(w io.Writer, err error) int {
@@ -60,7 +50,7 @@ func report(w io.Writer, err error) int {
 
 func status(err error) int {
 	var (
-		usage  *usageError
+		usage  *cli.UsageError
 		fault  *recipe.Error
 		stale  *lock.StaleError
 		verify *image.VerifyError
@@ -74,38 +64,4 @@ func status(err error) int {
 		return exitVerification
 	}
 	return exitFailure
-}
-
-// noArgs refuses arguments, and names a command that was probably meant.
-func noArgs(cmd *cobra.Command, args []string) error {
-	if len(args) == 0 {
-		return nil
-	}
-	if s := cmd.SuggestionsFor(args[0]); len(s) > 0 {
-		return usagef(cmd, "unknown command %q; did you mean %s?", args[0], s[0])
-	}
-	if cmd.HasSubCommands() {
-		return usagef(cmd, "unknown command %q", args[0])
-	}
-	return usagef(cmd, "unexpected argument %q", args[0])
-}
-
-// oneArg wants exactly one argument, called what.
-func oneArg(what string) cobra.PositionalArgs {
-	return func(cmd *cobra.Command, args []string) error {
-		if len(args) != 1 {
-			return usagef(cmd, "want one argument, %s; got %d", what, len(args))
-		}
-		return nil
-	}
-}
-
-// twoArgs wants exactly two arguments, called what.
-func twoArgs(what string) cobra.PositionalArgs {
-	return func(cmd *cobra.Command, args []string) error {
-		if len(args) != 2 {
-			return usagef(cmd, "want two arguments, %s; got %d", what, len(args))
-		}
-		return nil
-	}
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/turnout-project/turnout/cmd/internal/cli"
 	"github.com/turnout-project/turnout/internal/compat"
 	"github.com/turnout-project/turnout/internal/egress"
 	"github.com/turnout-project/turnout/internal/gpu"
@@ -22,7 +23,7 @@ func newGPUCommand() *cobra.Command {
 that apply settings at boot, and health checks. An image has them without any of
 these commands; they are for a look at them, and for the cluster's side.
 ` + exitCodes,
-		Args: noArgs,
+		Args: cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.SuggestionsMinimumDistance = 2
@@ -46,7 +47,7 @@ Without --out it prints them. A recipe whose layouts do not fit is refused.
 ` + exitCodes,
 		Example: `  imgbuild gpu render recipes/mig-h100.yaml
   imgbuild gpu render recipes/mig-h100.yaml --out rendered`,
-		Args: oneArg("a recipe"),
+		Args: cli.OneArg("a recipe"),
 		RunE: func(cmd *cobra.Command, args []string) error { return runRender(cmd, o, args[0]) },
 	}
 	cmd.Flags().StringVar(&o.out, "out", "", "folder to write below (default: print)")
@@ -118,7 +119,7 @@ and prints a ResourceQuota over all or a part of them, and a LimitRange for what
 one container can have. What the nodes do not offer whole gets a quota of 0.
 ` + exitCodes,
 		Example: `  imgbuild gpu quota recipes/mig-h100.yaml --nodes 16 --namespace team-a --percent 50 | kubectl apply -f -`,
-		Args:    oneArg("a recipe"),
+		Args:    cli.OneArg("a recipe"),
 		RunE:    func(cmd *cobra.Command, args []string) error { return runQuota(cmd, o, args[0]) },
 	}
 	f := cmd.Flags()
@@ -137,7 +138,7 @@ func runQuota(cmd *cobra.Command, o quotaOptions, path string) error {
 	}
 	text, err := gpu.Quota(t, r, o.QuotaOptions)
 	if errors.Is(err, gpu.ErrQuota) {
-		return &usageError{err.Error()}
+		return &cli.UsageError{Msg: err.Error()}
 	}
 	if err != nil {
 		return err

@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/turnout-project/turnout/cmd/internal/cli"
 	"github.com/turnout-project/turnout/internal/manifest"
 	"github.com/turnout-project/turnout/internal/oci"
 	"github.com/turnout-project/turnout/internal/progress"
@@ -34,7 +35,7 @@ verified but the digests of what is shown; see imgbuild verify.
 ` + exitCodes,
 		Example: `  imgbuild inspect images/rack-base
   imgbuild inspect images/rack-base --digest    # for pxeserver rollout start --image`,
-		Args: oneArg("the folder of an image"),
+		Args: cli.OneArg("the folder of an image"),
 		RunE: func(cmd *cobra.Command, args []string) error { return runInspect(cmd, o, args[0]) },
 	}
 	cmd.Flags().BoolVar(&o.digest, "digest", false, "print the image digest only")

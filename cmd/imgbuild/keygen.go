@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/turnout-project/turnout/cmd/internal/cli"
 	"github.com/turnout-project/turnout/internal/manifest"
 )
 
@@ -23,7 +24,7 @@ images, image.pub (PKIX PEM) goes into images and to pxeserver, so that nodes an
 server accept only what you built. A key that exists is never overwritten.
 ` + exitCodes,
 		Example: "  imgbuild keygen --out keys",
-		Args:    noArgs,
+		Args:    cli.NoArgs,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return runKeygen(cmd, out) },
 	}
 	cmd.Flags().StringVar(&out, "out", "keys", "folder to write image.key and image.pub to")

@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/turnout-project/turnout/cmd/internal/cli"
 	"github.com/turnout-project/turnout/internal/apt"
 	"github.com/turnout-project/turnout/internal/cas"
 	"github.com/turnout-project/turnout/internal/image"
@@ -45,7 +46,7 @@ the store, or with --update.
 		Example: `  imgbuild lock recipes/rack-base.yaml
   imgbuild lock recipes/rack-base.yaml --update   # take what the archive has today
   imgbuild lock recipes/rack-base.yaml --check    # in CI: does the lock answer the recipe?`,
-		Args: oneArg("a recipe"),
+		Args: cli.OneArg("a recipe"),
 		RunE: func(cmd *cobra.Command, args []string) error { return runLock(cmd, common, o, args[0]) },
 	}
 	f := cmd.Flags()

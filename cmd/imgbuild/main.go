@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/turnout-project/turnout/cmd/internal/cli"
 	"github.com/turnout-project/turnout/cmd/internal/man"
 )
 
@@ -51,11 +52,11 @@ func newRootCommand() *cobra.Command {
 		Long:          rootLong,
 		SilenceUsage:  true,
 		SilenceErrors: true,
-		Args:          noArgs,
+		Args:          cli.NoArgs,
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.SuggestionsMinimumDistance = 2
-	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return usagef(cmd, "%v", err) })
+	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return cli.Usagef(cmd, "%v", err) })
 	var common commonOptions
 	common.addFlags(cmd)
 	cmd.AddCommand(

@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/turnout-project/turnout/cmd/internal/cli"
 	"github.com/turnout-project/turnout/internal/localvm"
 )
 
@@ -36,7 +37,7 @@ are compared with those that the image predicts; a difference is status 3.
 		Example: `  imgbuild run images/rack-base
   imgbuild run images/rack-base --until "Reached target multi-user.target" --timeout 5m
   imgbuild run images/rack-base --attest --timeout 10m`,
-		Args: oneArg("the folder of an image"),
+		Args: cli.OneArg("the folder of an image"),
 		RunE: func(cmd *cobra.Command, args []string) error { return runRun(cmd, o, args[0]) },
 	}
 	f := cmd.Flags()

@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/turnout-project/turnout/cmd/internal/cli"
 	"github.com/turnout-project/turnout/internal/secureboot"
 )
 
@@ -28,7 +29,7 @@ folder \loader\keys\auto of the ESP. A virtual machine becomes yours with
 OVMF_VARS.fd, written if --ovmf-vars names a file without keys.
 ` + exitCodes,
 		Example: "  imgbuild sbkeys --out keys/secureboot --owner \"Example Corp\" --ovmf-vars /usr/share/OVMF/OVMF_VARS_4M.fd",
-		Args:    noArgs,
+		Args:    cli.NoArgs,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return runSBKeys(cmd, out, owner, vars) },
 	}
 	f := cmd.Flags()

@@ -3,6 +3,7 @@ package main
 import (
 	"github.com/spf13/cobra"
 
+	"github.com/turnout-project/turnout/cmd/internal/cli"
 	"github.com/turnout-project/turnout/internal/image"
 	"github.com/turnout-project/turnout/internal/oci"
 )
@@ -17,7 +18,7 @@ and covered by its signature, or the same packages as CycloneDX 1.5. IMAGE is a
 folder that build wrote, or FOLDER@DIGEST.
 ` + exitCodes,
 		Example: `  imgbuild sbom images/rack-base --format cyclonedx > rack-base.cdx.json`,
-		Args:    oneArg("the folder of an image"),
+		Args:    cli.OneArg("the folder of an image"),
 		RunE:    func(cmd *cobra.Command, args []string) error { return runSBOM(cmd, format, args[0]) },
 	}
 	cmd.Flags().StringVar(&format, "format", "spdx", "spdx or cyclonedx")
@@ -26,7 +27,7 @@ folder that build wrote, or FOLDER@DIGEST.
 
 func runSBOM(cmd *cobra.Command, format, arg string) error {
 	if format != "spdx" && format != "cyclonedx" {
-		return usagef(cmd, "--format %q: want spdx or cyclonedx", format)
+		return cli.Usagef(cmd, "--format %q: want spdx or cyclonedx", format)
 	}
 	l, img, err := openImage(arg)
 	if err != nil {

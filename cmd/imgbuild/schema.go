@@ -3,6 +3,7 @@ package main
 import (
 	"github.com/spf13/cobra"
 
+	"github.com/turnout-project/turnout/cmd/internal/cli"
 	"github.com/turnout-project/turnout/docs"
 )
 
@@ -18,7 +19,7 @@ language server completes and checks recipes that begin with
 The checks of imgbuild itself go further: see docs/recipe.md.
 ` + exitCodes,
 		Example: "  imgbuild schema > recipe.schema.json",
-		Args:    noArgs,
+		Args:    cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			_, err := cmd.OutOrStdout().Write(docs.RecipeSchema)
 			return err

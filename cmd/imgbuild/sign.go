@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/turnout-project/turnout/cmd/internal/cli"
 	"github.com/turnout-project/turnout/internal/manifest"
 	"github.com/turnout-project/turnout/internal/oci"
 )
@@ -35,7 +36,7 @@ with --public-key before it is added.
 		Example: `  imgbuild sign images/rack-base --key keys/release.key
   imgbuild sign images/rack-base --public-key release.pub --command "pkcs11-tool --module MODULE.so --login --pin env:PIN --sign --mechanism EDDSA --id 01 -i {in} -o {out}"
   imgbuild sign images/rack-base --public-key release.pub --command "openssl pkeyutl -sign -rawin -inkey release.key -in {in} -out {out}"`,
-		Args: oneArg("the folder of an image"),
+		Args: cli.OneArg("the folder of an image"),
 		RunE: func(cmd *cobra.Command, args []string) error { return runSign(cmd, o, args[0]) },
 	}
 	f := cmd.Flags()
@@ -47,10 +48,10 @@ with --public-key before it is added.
 
 func runSign(cmd *cobra.Command, o signOptions, arg string) error {
 	if (o.key == "") == (o.command == "") {
-		return usagef(cmd, "say who signs: --key FILE, or --command with --public-key")
+		return cli.Usagef(cmd, "say who signs: --key FILE, or --command with --public-key")
 	}
 	if (o.command == "") != (o.public == "") {
-		return usagef(cmd, "--command and --public-key belong together")
+		return cli.Usagef(cmd, "--command and --public-key belong together")
 	}
 	l, img, err := openImage(arg)
 	if err != nil {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/turnout-project/turnout/cmd/internal/cli"
 	"github.com/turnout-project/turnout/internal/cas"
 	"github.com/turnout-project/turnout/internal/lock"
 )
@@ -18,7 +19,7 @@ func newStoreCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "store", Short: "Look at the store of packages and built parts, and make it smaller",
 		Long: "The store holds downloaded packages by their SHA-256, and built parts by all their inputs.\nNothing in it is needed but to save time, with one exception: packages that the archive has\ndropped since. `imgbuild vendor` keeps those of a lock for good.\n" + exitCodes,
-		Args: noArgs,
+		Args: cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(newStoreListCommand(), newStoreGCCommand())
@@ -39,7 +40,7 @@ func newStoreListCommand() *cobra.Command {
 		Use: "list", Short: "Say what the store holds, and how large it is",
 		Long:    "Counts packages and built parts, and says since when the oldest of them was not used.\n" + exitCodes,
 		Example: "  imgbuild store list",
-		Args:    noArgs,
+		Args:    cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			s, err := cas.Open(dir)
 			if err != nil {
@@ -77,7 +78,7 @@ func showStore(cmd *cobra.Command, output string, es []cas.Entry) error {
 		return enc.Encode(kinds)
 	case "text":
 	default:
-		return usagef(cmd, "--output %q: want text or json", output)
+		return cli.Usagef(cmd, "--output %q: want text or json", output)
 	}
 	t := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)
 	fmt.Fprintln(t, "KIND\tCOUNT\tSIZE\tOLDEST USE")
@@ -114,7 +115,7 @@ them: with --packages those go, too, that are as old and that no lock named by
 --lock needs. It may be called while builds run.
 ` + exitCodes,
 		Example: "  imgbuild store gc --dry-run\n  imgbuild store gc --unused 336h --packages --lock recipes/rack-base.lock.json",
-		Args:    noArgs,
+		Args:    cli.NoArgs,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return runGC(cmd, o) },
 	}
 	addStoreFlag(cmd, &o.dir)
@@ -129,9 +130,9 @@ them: with --packages those go, too, that are as old and that no lock named by
 func runGC(cmd *cobra.Command, o gcOptions) error {
 	switch {
 	case o.unused < leastUnused:
-		return usagef(cmd, "--unused %s: want %s at least: a build may be using it", o.unused, leastUnused)
+		return cli.Usagef(cmd, "--unused %s: want %s at least: a build may be using it", o.unused, leastUnused)
 	case o.packages && len(o.locks) == 0:
-		return usagef(cmd, "--packages would remove packages that the archive may have dropped: name with --lock the locks that are to be built again")
+		return cli.Usagef(cmd, "--packages would remove packages that the archive may have dropped: name with --lock the locks that are to be built again")
 	}
 	needed := map[string]bool{}
 	for _, name := range o.locks {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/turnout-project/turnout/cmd/internal/cli"
 	"github.com/turnout-project/turnout/internal/image"
 	"github.com/turnout-project/turnout/internal/oci"
 	"github.com/turnout-project/turnout/internal/oci/registry"
@@ -29,7 +30,7 @@ func newPushCommand(common *commonOptions) *cobra.Command {
 wrote, or FOLDER@DIGEST; REFERENCE is HOST/NAME:TAG.
 ` + credentialsHelp + exitCodes,
 		Example: "  imgbuild push images/rack-base registry.example/turnout/rack-base:2026.12",
-		Args:    twoArgs("an image and a reference"),
+		Args:    cli.TwoArgs("an image and a reference"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			s, err := source(args[0])
 			if err != nil {
@@ -61,7 +62,7 @@ it. REFERENCE is HOST/NAME:TAG or HOST/NAME@DIGEST. A folder that holds images
 already keeps them.
 ` + credentialsHelp + exitCodes,
 		Example: "  imgbuild pull registry.example/turnout/rack-base:2026.12 --image-key keys/image.pub",
-		Args:    oneArg("a reference"),
+		Args:    cli.OneArg("a reference"),
 		RunE:    func(cmd *cobra.Command, args []string) error { return runPull(cmd, common, o, args[0]) },
 	}
 	f := cmd.Flags()

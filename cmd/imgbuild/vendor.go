@@ -6,6 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/turnout-project/turnout/cmd/internal/cli"
 	"github.com/turnout-project/turnout/internal/cas"
 	"github.com/turnout-project/turnout/internal/image"
 	"github.com/turnout-project/turnout/internal/lock"
@@ -35,7 +36,7 @@ other build hosts when it is served over HTTP. Files that are there already are
 read and checked; those that went bad are replaced.
 ` + exitCodes,
 		Example: `  imgbuild vendor recipes/rack-base.yaml --out vendor`,
-		Args:    oneArg("a recipe"),
+		Args:    cli.OneArg("a recipe"),
 		RunE:    func(cmd *cobra.Command, args []string) error { return runVendor(cmd, common, o, args[0]) },
 	}
 	f := cmd.Flags()
@@ -49,7 +50,7 @@ read and checked; those that went bad are replaced.
 
 func runVendor(cmd *cobra.Command, common *commonOptions, o vendorOptions, path string) error {
 	if o.out == "" {
-		return usagef(cmd, "name the folder to copy to with --out")
+		return cli.Usagef(cmd, "name the folder to copy to with --out")
 	}
 	r, err := recipe.Load(path)
 	if err != nil {

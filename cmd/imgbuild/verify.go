@@ -5,6 +5,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/turnout-project/turnout/cmd/internal/cli"
 	"github.com/turnout-project/turnout/internal/image"
 	"github.com/turnout-project/turnout/internal/oci"
 )
@@ -31,7 +32,7 @@ func newVerifyCommand(common *commonOptions) *cobra.Command {
 It needs squashfs-tools, but not root.
 ` + exitCodes,
 		Example: "  imgbuild verify images/rack-base --image-key keys/image.pub",
-		Args:    oneArg("the folder of an image"),
+		Args:    cli.OneArg("the folder of an image"),
 		RunE:    func(cmd *cobra.Command, args []string) error { return runVerify(cmd, common, o, args[0]) },
 	}
 	cmd.Flags().StringArrayVar(&o.keys, "image-key", nil, "public key that may have signed the image; may be given again")
@@ -41,7 +42,7 @@ It needs squashfs-tools, but not root.
 
 func runVerify(cmd *cobra.Command, common *commonOptions, o verifyOptions, dir string) error {
 	if len(o.keys) == 0 {
-		return usagef(cmd, "name the key that must have signed the image with --image-key")
+		return cli.Usagef(cmd, "name the key that must have signed the image with --image-key")
 	}
 	keys, _, err := readKeys(o.keys)
 	if err != nil {

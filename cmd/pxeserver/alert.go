@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/turnout-project/turnout/cmd/internal/cli"
 	"github.com/turnout-project/turnout/internal/alert"
 	"github.com/turnout-project/turnout/internal/api"
 	"github.com/turnout-project/turnout/internal/config"
@@ -46,7 +47,7 @@ func newAlertListCommand(g *globals) *cobra.Command {
 	return &cobra.Command{
 		Use: "list", Aliases: []string{"ls"}, Short: "List webhooks, and how far each is",
 		Long: "Lists the webhooks of the server's configuration: where they are, the last delivery that was\ntaken, what fails, and how many events were given up.\n" + exitCodes,
-		Args: noArgs, Example: "  pxeserver alert list",
+		Args: cli.NoArgs, Example: "  pxeserver alert list",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := g.client()
 			if err != nil {
@@ -76,7 +77,7 @@ func newAlertTestCommand(g *globals) *cobra.Command {
 	return &cobra.Command{
 		Use: "test NAME", Short: "Send a webhook a test",
 		Long: "Sends a signed delivery with \"test\": true, once, and says what came of it.\n" + exitCodes,
-		Args: oneArg("the name of a webhook"), Example: "  pxeserver alert test pager",
+		Args: cli.OneArg("the name of a webhook"), Example: "  pxeserver alert test pager",
 		ValidArgsFunction: func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
 			var out []string
 			if c, err := g.client(); err == nil {

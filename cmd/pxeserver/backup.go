@@ -14,6 +14,7 @@ import (
 	"github.com/google/renameio/v2"
 	"github.com/spf13/cobra"
 
+	"github.com/turnout-project/turnout/cmd/internal/cli"
 	"github.com/turnout-project/turnout/internal/config"
 	"github.com/turnout-project/turnout/internal/fleet"
 	"github.com/turnout-project/turnout/internal/store"
@@ -31,7 +32,7 @@ The file holds the CA's private key: whoever has it can speak to nodes as this
 server. It is made readable for its owner only; keep it so.
 ` + exitCodes,
 		Example: "  pxeserver backup /srv/backup/turnout-$(date +%F).tar",
-		Args:    oneArg("the file to write"),
+		Args:    cli.OneArg("the file to write"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := g.load()
 			if err != nil {
@@ -132,7 +133,7 @@ The fleet is then as of the backup. Nodes report what they run, so wishes get
 numbers above all that a node has seen; nodes and rollouts that are newer than
 the backup are gone, and nodes enrol again by themselves where needed.
 ` + exitCodes,
-		Args: oneArg("a backup"),
+		Args: cli.OneArg("a backup"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := g.load()
 			if err != nil {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/turnout-project/turnout/cmd/internal/cli"
 	"github.com/turnout-project/turnout/internal/api"
 	"github.com/turnout-project/turnout/internal/fleet"
 )
@@ -22,7 +23,7 @@ func newBaselineListCommand(g *globals) *cobra.Command {
 		Long: "Lists what machines of each hardware model measured into PCR 0, 2, 3 (firmware, option ROMs)\n" +
 			"and 7 (Secure Boot keys). A model may have several approved sets: approve the new one of one\n" +
 			"machine before firmware or dbx is updated on the others, and forget the old one afterwards.\n" + exitCodes,
-		Args: noArgs,
+		Args: cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := g.client()
 			if err != nil {
@@ -68,7 +69,7 @@ func newBaselineApproveCommand(g *globals) *cobra.Command {
 	return &cobra.Command{
 		Use: "approve ID", Short: "Let nodes of a model have the firmware that was seen",
 		Long: "Approves one set of firmware measurements. From the next attestation on, nodes of the model\nthat show none of its approved sets are told, or refused, as attestation.baseline in the\nserver's configuration says.\n" + exitCodes,
-		Args: oneArg("a baseline"), ValidArgsFunction: g.completeBaselines,
+		Args: cli.OneArg("a baseline"), ValidArgsFunction: g.completeBaselines,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := g.client()
 			if err != nil {
@@ -87,7 +88,7 @@ func newBaselineForgetCommand(g *globals) *cobra.Command {
 	return &cobra.Command{
 		Use: "forget ID", Short: "Drop a set of firmware measurements",
 		Long: "Drops a set of firmware measurements. If a node still shows it, it is learned anew.\n" + exitCodes,
-		Args: oneArg("a baseline"), ValidArgsFunction: g.completeBaselines,
+		Args: cli.OneArg("a baseline"), ValidArgsFunction: g.completeBaselines,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := g.client()
 			if err != nil {
@@ -102,7 +103,7 @@ func newNodeRevokeCommand(g *globals) *cobra.Command {
 	return &cobra.Command{
 		Use: "revoke NODE", Short: "Take none of a node's certificates any more",
 		Long: "Refuses every client certificate that a node was given so far, at once. The node gets a new\none by itself, for which it must prove its TPM: whoever only copied the old one is out. To\nkeep the TPM itself out, use clear-tpm or remove.\n" + exitCodes,
-		Args: oneArg("a node"), ValidArgsFunction: g.completeNodes,
+		Args: cli.OneArg("a node"), ValidArgsFunction: g.completeNodes,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return g.act(cmd, args, "revoke", api.NodeRequest{}, "node %s: certificates revoked")
 		},

@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/turnout-project/turnout/cmd/internal/cli"
 	"github.com/turnout-project/turnout/internal/api"
 	"github.com/turnout-project/turnout/internal/fleet"
 )
@@ -38,7 +39,7 @@ the node, as far as UUID, serial number or MAC addresses tell. Needs an admin's 
   pxeserver bmc set n1 --address 10.0.9.1 --user turnout --password-file bmc.pw
   pxeserver bmc set n1 --address 10.0.9.1 --user turnout --password-file bmc.pw --pin 4f1c…
 ` + exitCodes,
-		Args: oneArg("a node"), ValidArgsFunction: g.completeNodes,
+		Args: cli.OneArg("a node"), ValidArgsFunction: g.completeNodes,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := g.client()
 			if err != nil {
@@ -78,7 +79,7 @@ func readPassword(cmd *cobra.Command, file string, isNew bool) (string, error) {
 	case file == "" && !isNew:
 		return "", nil
 	case file == "":
-		return "", usagef(cmd, "give the password with --password-file (- is standard input)")
+		return "", cli.Usagef(cmd, "give the password with --password-file (- is standard input)")
 	case file == "-":
 		line, err := bufio.NewReader(cmd.InOrStdin()).ReadString('\n')
 		if err != nil && line == "" {
@@ -109,7 +110,7 @@ func newBMCListCommand(g *globals) *cobra.Command {
 	return &cobra.Command{
 		Use: "list", Aliases: []string{"ls"}, Short: "List the nodes whose BMC is known",
 		Long: "Lists by node how BMCs are reached. Passwords are never shown.\n" + exitCodes,
-		Args: noArgs,
+		Args: cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := g.client()
 			if err != nil {
@@ -133,7 +134,7 @@ func newBMCListCommand(g *globals) *cobra.Command {
 func ofNode[T any](g *globals, use, short, long string, ask func(c *api.Client, cmd *cobra.Command, node string) (T, error), table func(t *tabwriter.Writer, v T)) *cobra.Command {
 	return &cobra.Command{
 		Use: use + " NODE", Short: short, Long: long + "\n\n  pxeserver bmc " + use + " n1\n" + exitCodes,
-		Args: oneArg("a node"), ValidArgsFunction: g.completeNodes,
+		Args: cli.OneArg("a node"), ValidArgsFunction: g.completeNodes,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := g.client()
 			if err != nil {
@@ -159,7 +160,7 @@ func newBMCRemoveCommand(g *globals) *cobra.Command {
 	return &cobra.Command{
 		Use: "remove NODE", Short: "Forget a node's BMC and its password",
 		Long: "Forgets how the BMC is reached, with the password. Needs an admin's token.\n" + exitCodes,
-		Args: oneArg("a node"), ValidArgsFunction: g.completeNodes,
+		Args: cli.OneArg("a node"), ValidArgsFunction: g.completeNodes,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := g.client()
 			if err != nil {
@@ -239,7 +240,7 @@ restarted: see ` + "`pxeserver power cycle`" + `.
 ` + exitCodes,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) != 2 {
-				return usagef(cmd, "want a node and one of %s", strings.Join(targets, ", "))
+				return cli.Usagef(cmd, "want a node and one of %s", strings.Join(targets, ", "))
 			}
 			return nil
 		},

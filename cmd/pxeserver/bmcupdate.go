@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/turnout-project/turnout/cmd/internal/cli"
 	"github.com/turnout-project/turnout/internal/api"
 	"github.com/turnout-project/turnout/internal/fleet"
 )
@@ -32,10 +33,10 @@ firmware measures into the TPM, so expect the node's baseline to be questioned a
   pxeserver bmc update n1 --file bios-2.4.bin --yes
   pxeserver power cycle n1 --yes && pxeserver bmc firmware n1
 ` + exitCodes,
-		Args: oneArg("a node"), ValidArgsFunction: g.completeNodes,
+		Args: cli.OneArg("a node"), ValidArgsFunction: g.completeNodes,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if file == "" {
-				return usagef(cmd, "name the firmware file with --file")
+				return cli.Usagef(cmd, "name the firmware file with --file")
 			}
 			f, err := os.Open(file)
 			if err != nil {

@@ -12,8 +12,10 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/turnout-project/turnout/cmd/internal/cli"
 	"github.com/turnout-project/turnout/internal/api"
 	"github.com/turnout-project/turnout/internal/netboot"
+	"github.com/turnout-project/turnout/internal/pause"
 )
 
 func newDHCPCommand(g *globals) *cobra.Command {
@@ -35,7 +37,7 @@ answers are written to a file for Wireshark, too; their IP headers are made up
 from the addresses. Ctrl-C ends it; a server that restarts is waited for.
 ` + exitCodes,
 		Example: "  pxeserver dhcp trace\n  pxeserver dhcp trace --mac 52:54:00:12:34:56 --pcap n7.pcap",
-		Args:    noArgs,
+		Args:    cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := g.client()
 			if err != nil {
@@ -91,7 +93,7 @@ func runTrace(cmd *cobra.Command, g *globals, c *api.Client, o *traceOptions) er
 			return err
 		}
 		fmt.Fprintln(cmd.ErrOrStderr(), "pxeserver: "+err.Error()+"; trying again")
-		if wait(cmd.Context(), time.Second) != nil {
+		if pause.For(cmd.Context(), time.Second) != nil {
 			return nil // told to stop
 		}
 	}
@@ -114,10 +116,10 @@ and why, without a packet and without counting it. The machine need not be
 known.
 ` + exitCodes,
 		Example: "  pxeserver explain --mac 52:54:00:12:34:56\n  pxeserver explain --mac 52:54:00:12:34:56 --arch arm64 --kind uefi-http",
-		Args:    noArgs,
+		Args:    cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if q.MAC == "" {
-				return usagef(cmd, "say which machine: --mac 52:54:00:12:34:56")
+				return cli.Usagef(cmd, "say which machine: --mac 52:54:00:12:34:56")
 			}
 			c, err := g.client()
 			if err != nil {

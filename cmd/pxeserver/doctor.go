@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/turnout-project/turnout/cmd/internal/cli"
 	"github.com/turnout-project/turnout/internal/config"
 	"github.com/turnout-project/turnout/internal/doctor"
 	"github.com/turnout-project/turnout/internal/store/postgres"
@@ -40,7 +41,7 @@ less.
 Exit status 1 means that something does not work; warnings do not count.
 ` + exitCodes,
 		Example: "  pxeserver doctor --config /etc/turnout/pxeserver.yaml\n  pxeserver doctor -o json | jq '.[] | select(.level != \"ok\")'",
-		Args:    noArgs,
+		Args:    cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := g.load()
 			if err != nil {

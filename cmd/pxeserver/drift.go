@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/turnout-project/turnout/cmd/internal/cli"
 	"github.com/turnout-project/turnout/internal/fleet"
 )
 
@@ -22,7 +23,7 @@ that name is not for.
 Firmware is what nodes report and what their BMCs tell, which the server asks once a day.
 ` + exitCodes,
 		Example: "  pxeserver drift\n  pxeserver drift --pool rack -o json",
-		Args:    noArgs,
+		Args:    cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := g.client()
 			if err != nil {

@@ -8,8 +8,7 @@ import (
 	"net/http"
 	"strings"
 
-	"github.com/spf13/cobra"
-
+	"github.com/turnout-project/turnout/cmd/internal/cli"
 	"github.com/turnout-project/turnout/internal/api"
 	"github.com/turnout-project/turnout/internal/config"
 )
@@ -37,10 +36,6 @@ type statusError struct {
 }
 
 func (e *statusError) Error() string { return e.msg }
-
-func usagef(cmd *cobra.Command, format string, args ...any) error {
-	return &statusError{exitUsage, fmt.Sprintf(format, args...) + fmt.Sprintf(" (see `%s --help`)", cmd.CommandPath())}
-}
 
 func refusedf(format string, args ...any) error {
 	return &statusError{exitRefused, fmt.Sprintf(format, args...)}
@@ -84,12 +79,13 @@ func text(err error) string {
 func status(err error) int {
 	var (
 		own   *statusError
+		usage *cli.UsageError
 		fault *config.Error
 	)
 	switch {
 	case errors.As(err, &own):
 		return own.status
-	case errors.As(err, &fault):
+	case errors.As(err, &usage), errors.As(err, &fault):
 		return exitUsage
 	case errors.Is(err, api.ErrUnreachable), errors.Is(err, api.ErrUntrusted):
 		return exitUnreachable
@@ -101,38 +97,4 @@ func status(err error) int {
 		return exitRefused
 	}
 	return exitFailure
-}
-
-// noArgs refuses arguments, and names a command that was probably meant.
-func noArgs(cmd *cobra.Command, args []string) error {
-	if len(args) == 0 {
-		return nil
-	}
-	if s := cmd.SuggestionsFor(args[0]); len(s) > 0 {
-		return usagef(cmd, "unknown command %q; did you mean %s?", args[0], s[0])
-	}
-	if cmd.HasSubCommands() {
-		return usagef(cmd, "unknown command %q", args[0])
-	}
-	return usagef(cmd, "unexpected argument %q", args[0])
-}
-
-// oneArg wants exactly one argument, called what.
-func oneArg(what string) cobra.PositionalArgs {
-	return func(cmd *cobra.Command, args []string) error {
-		if len(args) != 1 {
-			return usagef(cmd, "want one argument, %s; got %d", what, len(args))
-		}
-		return nil
-	}
-}
-
-// someArgs wants at least one argument.
-func someArgs(what string) cobra.PositionalArgs {
-	return func(cmd *cobra.Command, args []string) error {
-		if len(args) == 0 {
-			return usagef(cmd, "want at least one argument, %s", what)
-		}
-		return nil
-	}
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/turnout-project/turnout/cmd/internal/cli"
 	"github.com/turnout-project/turnout/internal/api"
 	"github.com/turnout-project/turnout/internal/buildinfo"
 	"github.com/turnout-project/turnout/internal/fleet"
@@ -21,7 +22,7 @@ func newEventsCommand(g *globals) *cobra.Command {
 		Use: "events", Short: "Show what happened, and with --follow what happens",
 		Long:    "Prints the fleet's history, the newest lines of it: when, who, which node, what. With\n-o json it is one JSON object a line.\n" + exitCodes,
 		Example: "  pxeserver events --follow\n  pxeserver events --node n1 --kind rollout. --last 100",
-		Args:    noArgs,
+		Args:    cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := g.client()
 			if err != nil {
@@ -101,7 +102,7 @@ func newVersionCommand(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "version", Short: "Print the version of pxeserver",
 		Long: "Prints the version of this program, and with --remote that of the server.\n" + exitCodes,
-		Args: noArgs,
+		Args: cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			fmt.Fprintln(cmd.OutOrStdout(), "pxeserver "+buildinfo.Long())
 			if !remote {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/turnout-project/turnout/cmd/internal/cli"
 	"github.com/turnout-project/turnout/internal/api"
 	"github.com/turnout-project/turnout/internal/manifest"
 	"github.com/turnout-project/turnout/internal/oci"
@@ -27,7 +28,7 @@ func newImageListCommand(g *globals) *cobra.Command {
 	return &cobra.Command{
 		Use: "list", Aliases: []string{"ls"}, Short: "List published images",
 		Long: "Lists published images, newest first.\n" + exitCodes,
-		Args: noArgs,
+		Args: cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := g.client()
 			if err != nil {
@@ -57,7 +58,7 @@ server checks every digest, and the signature by one of its image_keys. Blobs it
 sent again; an interrupted publication is continued by running it once more.
 ` + exitCodes,
 		Example: "  pxeserver image publish images/rack-base\n  pxeserver image publish registry.example/turnout/rack-base@sha256:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",
-		Args:    oneArg("the folder of an image, or its name in a registry"),
+		Args:    cli.OneArg("the folder of an image, or its name in a registry"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if o.isReference(args[0]) {
 				return publishFromRegistry(cmd, g, args[0], o)
@@ -90,7 +91,7 @@ func (publishOptions) isReference(arg string) bool {
 func publishFromRegistry(cmd *cobra.Command, g *globals, ref string, o publishOptions) error {
 	_, digest, _ := strings.Cut(ref, "@")
 	if manifest.CheckDigest(digest) != nil {
-		return usagef(cmd, "%s: name the image by digest, HOST/NAME@sha256:…; a tag may be another image tomorrow", ref)
+		return cli.Usagef(cmd, "%s: name the image by digest, HOST/NAME@sha256:…; a tag may be another image tomorrow", ref)
 	}
 	dir := o.keep
 	if dir == "" {

@@ -6,6 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/turnout-project/turnout/cmd/internal/cli"
 	"github.com/turnout-project/turnout/internal/api"
 	"github.com/turnout-project/turnout/internal/progress"
 	"github.com/turnout-project/turnout/internal/rollout"
@@ -21,7 +22,7 @@ of no pool, and part of no rollout that goes on, has halted or is the newest;
 of these the newest --keep stay too. What is removed can be published again.
 ` + exitCodes,
 		Example: "  pxeserver image gc --dry-run",
-		Args:    noArgs,
+		Args:    cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := g.client()
 			if err != nil {

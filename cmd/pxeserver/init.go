@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/turnout-project/turnout/cmd/internal/cli"
 	"github.com/turnout-project/turnout/internal/config"
 	"github.com/turnout-project/turnout/internal/server"
 )
@@ -46,7 +47,7 @@ Under /etc the data folder is /var/lib/turnout. Where the user turnout exists
 unit pxeserver.service.
 ` + exitCodes,
 		Example: "  pxeserver init --dir /etc/turnout --address 10.77.0.1 --subnet 10.77.0.0/24 --interface rack0 --image-key keys/image.pub",
-		Args:    noArgs,
+		Args:    cli.NoArgs,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return runInit(cmd, o) },
 	}
 	f := cmd.Flags()
@@ -79,7 +80,7 @@ func runInit(cmd *cobra.Command, o *initOptions) error {
 		}
 	}
 	if _, err := netip.ParseAddr(o.c.Address); err != nil {
-		return usagef(cmd, "--address %q: want the IPv4 address under which nodes reach this server", o.c.Address)
+		return cli.Usagef(cmd, "--address %q: want the IPv4 address under which nodes reach this server", o.c.Address)
 	}
 	var err error
 	if o.c.ImageKeys, err = absolute(o.imageKeys); err != nil {
@@ -97,7 +98,7 @@ func runInit(cmd *cobra.Command, o *initOptions) error {
 	}
 	c, err := config.Parse(file, text) // before anything is written
 	if err != nil {
-		return usagef(cmd, "%v", err)
+		return cli.Usagef(cmd, "%v", err)
 	}
 	if err := errors.Join(os.MkdirAll(c.DataDir, 0o700), os.MkdirAll(o.dir, 0o755)); err != nil {
 		return err

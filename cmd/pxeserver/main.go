@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/turnout-project/turnout/cmd/internal/cli"
 	"github.com/turnout-project/turnout/cmd/internal/man"
 )
 
@@ -54,11 +55,11 @@ The operator, on the same machine (--config) or another (--server, --ca,
 func newRootCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "pxeserver", Short: "Boot racks over the network and move them between images", Long: rootLong,
-		SilenceUsage: true, SilenceErrors: true, Args: noArgs,
+		SilenceUsage: true, SilenceErrors: true, Args: cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.SuggestionsMinimumDistance = 2
-	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return usagef(cmd, "%v", err) })
+	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return cli.Usagef(cmd, "%v", err) })
 	g := &globals{}
 	g.addFlags(cmd)
 	cmd.AddCommand(
@@ -75,7 +76,7 @@ func newRootCommand() *cobra.Command {
 // group is a command that only holds others.
 func group(use, short string, subs ...*cobra.Command) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: use, Short: short, Long: short + ".\n" + exitCodes, Args: noArgs,
+		Use: use, Short: short, Long: short + ".\n" + exitCodes, Args: cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.SuggestionsMinimumDistance = 2

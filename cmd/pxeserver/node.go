@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/turnout-project/turnout/cmd/internal/cli"
 	"github.com/turnout-project/turnout/internal/api"
 	"github.com/turnout-project/turnout/internal/fleet"
 )
@@ -24,7 +25,7 @@ func newNodeListCommand(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "list", Aliases: []string{"ls"}, Short: "List nodes",
 		Long: "Lists nodes by name: standing, slot and image, health, attestation in this boot, and\nwhen each was last heard of.\n" + exitCodes,
-		Args: noArgs,
+		Args: cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := g.client()
 			if err != nil {
@@ -93,7 +94,7 @@ func newNodeShowCommand(g *globals) *cobra.Command {
 	return &cobra.Command{
 		Use: "show NODE", Short: "Show everything about a node",
 		Long: "Shows a node: identity, what is wanted of it, its slots, its checks, its attestation, the\nimages that are banned on it, and its inventory.\n" + exitCodes,
-		Args: oneArg("a node"), ValidArgsFunction: g.completeNodes,
+		Args: cli.OneArg("a node"), ValidArgsFunction: g.completeNodes,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := g.client()
 			if err != nil {
@@ -178,7 +179,7 @@ func newNodeAddCommand(g *globals) *cobra.Command {
 		Use: "add NODE", Short: "Make a node known before it is seen",
 		Long:    "Adds a node by its MAC addresses, approved at once. The first TPM that enrols with one of\nthem is bound to it; any other is refused from then on.\n" + exitCodes,
 		Example: "  pxeserver node add n7 --pool rack --mac 52:54:00:12:34:56",
-		Args:    oneArg("the new node's name"),
+		Args:    cli.OneArg("the new node's name"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := g.client()
 			if err != nil {
@@ -201,7 +202,7 @@ func newNodeApproveCommand(g *globals) *cobra.Command {
 		Use: "approve NODE", Short: "Let a pending node in",
 		Long:    "Approves a node that waits, optionally under a new name and in another pool. It goes on by\nitself: enrols with the TPM it has shown, and installs its pool's image.\n" + exitCodes,
 		Example: "  pxeserver node approve new-3f2a9c01 --name n1 --pool rack",
-		Args:    oneArg("a node"), ValidArgsFunction: g.completeNodes,
+		Args:    cli.OneArg("a node"), ValidArgsFunction: g.completeNodes,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return g.act(cmd, args, "approve", r, "node %s approved")
 		},
@@ -217,7 +218,7 @@ func newNodeCordonCommand(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "cordon NODE…", Short: "Have rollouts leave nodes alone",
 		Long: "Cordons nodes: rollouts skip them. What runs goes on.\n" + exitCodes,
-		Args: someArgs("a node"), ValidArgsFunction: g.completeNodes,
+		Args: cli.SomeArgs("a node"), ValidArgsFunction: g.completeNodes,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return g.act(cmd, args, "cordon", r, "node %s cordoned")
 		},
@@ -230,7 +231,7 @@ func newNodeUncordonCommand(g *globals) *cobra.Command {
 	return &cobra.Command{
 		Use: "uncordon NODE…", Short: "Take cordon or quarantine back",
 		Long: "Makes cordoned or quarantined nodes take part in rollouts again.\n" + exitCodes,
-		Args: someArgs("a node"), ValidArgsFunction: g.completeNodes,
+		Args: cli.SomeArgs("a node"), ValidArgsFunction: g.completeNodes,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return g.act(cmd, args, "uncordon", api.NodeRequest{}, "node %s takes part again")
 		},
@@ -242,7 +243,7 @@ func newNodeUnbanCommand(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "unban NODE…", Short: "Allow an image that failed on a node again",
 		Long: "An image that failed on a node is banned there: it is not sent again until someone says\nso. This is how.\n" + exitCodes,
-		Args: someArgs("a node"), ValidArgsFunction: g.completeNodes,
+		Args: cli.SomeArgs("a node"), ValidArgsFunction: g.completeNodes,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return g.act(cmd, args, "unban", r, "node %s: ban lifted")
 		},
@@ -257,7 +258,7 @@ func newNodeClearTPMCommand(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "clear-tpm NODE", Short: "Forget a node's TPM, after its board was replaced",
 		Long: "Forgets which TPM a node has. Its certificate is worth nothing from now on, and the next\nTPM that enrols with one of the node's MAC addresses becomes the node's. Needs role admin.\n" + exitCodes,
-		Args: oneArg("a node"), ValidArgsFunction: g.completeNodes,
+		Args: cli.OneArg("a node"), ValidArgsFunction: g.completeNodes,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := confirm(cmd, yes, "The next TPM that shows a MAC address of "+args[0]+" becomes "+args[0]+"."); err != nil {
 				return err
@@ -274,7 +275,7 @@ func newNodeRemoveCommand(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "remove NODE…", Aliases: []string{"rm"}, Short: "Forget nodes",
 		Long: "Forgets nodes and their TPMs. A machine that is still there is discovered anew, pending. A\nnode that is removed while a rollout moves it counts as failed there.\n" + exitCodes,
-		Args: someArgs("a node"), ValidArgsFunction: g.completeNodes,
+		Args: cli.SomeArgs("a node"), ValidArgsFunction: g.completeNodes,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := g.client()
 			if err != nil {
@@ -307,7 +308,7 @@ A node that runs writes its other slot, tries it, and confirms it or falls
 back, as in a rollout. A node that boots the network, because its disk is lost
 or its BMC was told to, gets the installer and is set up from nothing.
 ` + exitCodes,
-		Args: someArgs("a node"), ValidArgsFunction: g.completeNodes,
+		Args: cli.SomeArgs("a node"), ValidArgsFunction: g.completeNodes,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := confirm(cmd, yes, "Write an image anew on "+strings.Join(args, ", ")+"?"); err != nil {
 				return err

@@ -8,7 +8,9 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/turnout-project/turnout/cmd/internal/cli"
 	"github.com/turnout-project/turnout/internal/api"
+	"github.com/turnout-project/turnout/internal/pause"
 )
 
 func newNodeConsoleCommand(g *globals) *cobra.Command {
@@ -21,7 +23,7 @@ func newNodeConsoleCommand(g *globals) *cobra.Command {
 the server's configuration names. Commands to a terminal are left out.
 ` + exitCodes,
 		Example:           "  pxeserver node console r1-n07\n  pxeserver node console r1-n07 --follow",
-		Args:              oneArg("a node"),
+		Args:              cli.OneArg("a node"),
 		ValidArgsFunction: g.completeNodes,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := g.client()
@@ -46,7 +48,7 @@ func showConsole(cmd *cobra.Command, g *globals, c *api.Client, node string, byt
 	}
 	fmt.Fprint(cmd.OutOrStdout(), l.Text)
 	for follow {
-		if err := wait(cmd.Context(), time.Second); err != nil {
+		if err := pause.For(cmd.Context(), time.Second); err != nil {
 			return nil // told to stop
 		}
 		next, err := c.ConsoleLog(cmd.Context(), node, 1<<20)

@@ -3,6 +3,7 @@ package main
 import (
 	"github.com/spf13/cobra"
 
+	"github.com/turnout-project/turnout/cmd/internal/cli"
 	"github.com/turnout-project/turnout/internal/api"
 )
 
@@ -15,10 +16,10 @@ A rollout with --by-domain starts the nodes of one domain together, so that it
 is out once rather than again and again. --set "" takes it away.
 ` + exitCodes,
 		Example: "  pxeserver node domain n1 n2 n3 n4 --set nvl-07",
-		Args:    someArgs("a node"), ValidArgsFunction: g.completeNodes,
+		Args:    cli.SomeArgs("a node"), ValidArgsFunction: g.completeNodes,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if !cmd.Flags().Changed("set") {
-				return usagef(cmd, "say which domain: --set DOMAIN")
+				return cli.Usagef(cmd, "say which domain: --set DOMAIN")
 			}
 			return g.act(cmd, args, "domain", api.NodeRequest{Domain: &domain}, "node %s has its domain")
 		},

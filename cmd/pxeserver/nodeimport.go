@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/turnout-project/turnout/cmd/internal/cli"
 	"github.com/turnout-project/turnout/internal/api"
 	"github.com/turnout-project/turnout/internal/fleet"
 )
@@ -29,7 +30,7 @@ A node that is there with the same MACs and pool is left as it is, so an import
 that broke off is run once more.
 ` + exitCodes,
 		Example: "  printf 'name,pool,macs,domain\\nn7,rack,52:54:00:12:34:56,nvl-07\\n' | pxeserver node import -",
-		Args:    oneArg("a CSV file, or -"),
+		Args:    cli.OneArg("a CSV file, or -"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			in := cmd.InOrStdin()
 			if args[0] != "-" {

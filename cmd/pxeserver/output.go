@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/turnout-project/turnout/cmd/internal/cli"
 	"github.com/turnout-project/turnout/internal/api"
 	"github.com/turnout-project/turnout/internal/fleet"
 	"github.com/turnout-project/turnout/internal/rollout"
@@ -29,7 +30,7 @@ func (g *globals) print(cmd *cobra.Command, v any, table func(t *tabwriter.Write
 		table(t)
 		return t.Flush()
 	}
-	return usagef(cmd, "--output %q: want %s", g.output, strings.Join(outputs, ", "))
+	return cli.Usagef(cmd, "--output %q: want %s", g.output, strings.Join(outputs, ", "))
 }
 
 // row writes cells; "" becomes "-".

@@ -6,6 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/turnout-project/turnout/cmd/internal/cli"
 	"github.com/turnout-project/turnout/internal/fleet"
 )
 
@@ -17,7 +18,7 @@ func newPoolListCommand(g *globals) *cobra.Command {
 	return &cobra.Command{
 		Use: "list", Aliases: []string{"ls"}, Short: "List pools",
 		Long: "Lists pools, the image that fresh nodes of each install, and how many nodes run it.\n" + exitCodes,
-		Args: noArgs,
+		Args: cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := g.client()
 			if err != nil {
@@ -58,7 +59,7 @@ func newPoolSetCommand(g *globals) *cobra.Command {
 		Use: "set POOL", Short: "Make a pool, or change it",
 		Long:    "Sets the image that fresh nodes of a pool install. Nodes that run are not touched: move\nthem with `pxeserver rollout start`. What is not named stays as it is.\n" + exitCodes,
 		Example: `  pxeserver pool set rack --image "rack-base 1.0.0"`,
-		Args:    oneArg("a pool"), ValidArgsFunction: g.completePools,
+		Args:    cli.OneArg("a pool"), ValidArgsFunction: g.completePools,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := g.client()
 			if err != nil {

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/turnout-project/turnout/cmd/internal/cli"
 	"github.com/turnout-project/turnout/internal/api"
 	"github.com/turnout-project/turnout/internal/fleet"
 )
@@ -49,11 +50,7 @@ started together; use it with care where power is short. What is done is an even
 ` + exitCodes,
 		Args: nodesOrPool(&pool), ValidArgsFunction: g.completeNodes,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := g.client()
-			if err != nil {
-				return err
-			}
-			names, err := namesOf(cmd, c, args, pool)
+			c, names, err := g.chosen(cmd, args, pool)
 			if err != nil {
 				return err
 			}
@@ -92,11 +89,7 @@ func newPowerStatusCommand(g *globals) *cobra.Command {
 ` + exitCodes,
 		Args: nodesOrPool(&pool), ValidArgsFunction: g.completeNodes,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := g.client()
-			if err != nil {
-				return err
-			}
-			names, err := namesOf(cmd, c, args, pool)
+			c, names, err := g.chosen(cmd, args, pool)
 			if err != nil {
 				return err
 			}
@@ -106,6 +99,17 @@ func newPowerStatusCommand(g *globals) *cobra.Command {
 	cmd.Flags().StringVar(&pool, "pool", "", "the nodes of this pool")
 	must(cmd.RegisterFlagCompletionFunc("pool", g.completePools))
 	return cmd
+}
+
+// chosen makes the client, and names the nodes that were named, or those of
+// the pool.
+func (g *globals) chosen(cmd *cobra.Command, args []string, pool string) (*api.Client, []string, error) {
+	c, err := g.client()
+	if err != nil {
+		return nil, nil, err
+	}
+	names, err := namesOf(cmd, c, args, pool)
+	return c, names, err
 }
 
 // power does something for each node, shows what came of it, and fails if one
@@ -154,7 +158,7 @@ func (g *globals) power(cmd *cobra.Command, names []string, do func(name string)
 func nodesOrPool(pool *string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if (len(args) > 0) == (*pool != "") {
-			return usagef(cmd, "want either nodes or --pool")
+			return cli.Usagef(cmd, "want either nodes or --pool")
 		}
 		return nil
 	}

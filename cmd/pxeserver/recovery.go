@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/turnout-project/turnout/cmd/internal/cli"
 	"github.com/turnout-project/turnout/internal/api"
 )
 
@@ -23,7 +24,7 @@ each, and the groups of which too many fell silent at once: to those nothing is 
 an event of its node: pxeserver events --kind recovery.
 ` + exitCodes,
 		Example: "  pxeserver recovery status\n  pxeserver events --kind recovery. --follow",
-		Args:    noArgs,
+		Args:    cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := g.client()
 			if err != nil {
@@ -76,7 +77,7 @@ func newRecoveryPauseCommand(g *globals) *cobra.Command {
 ` + "`recovery resume`" + `. Events of lost and unhealthy nodes go on.
 ` + exitCodes,
 		Example: "  pxeserver recovery pause --for 4h --reason \"work on the switches of row 3\"",
-		Args:    noArgs,
+		Args:    cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := g.client()
 			if err != nil {
@@ -98,7 +99,7 @@ func newRecoveryResumeCommand(g *globals) *cobra.Command {
 	return &cobra.Command{
 		Use: "resume", Short: "Take recovery up again",
 		Long: "Ends a pause before its time.\n" + exitCodes, Example: "  pxeserver recovery resume",
-		Args: noArgs,
+		Args: cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := g.client()
 			if err != nil {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/turnout-project/turnout/cmd/internal/cli"
 	"github.com/turnout-project/turnout/internal/api"
 	"github.com/turnout-project/turnout/internal/manifest"
 	"github.com/turnout-project/turnout/internal/nodereport"
@@ -38,7 +39,7 @@ func newNodeReportCommand(g *globals) *cobra.Command {
 		Example: "  pxeserver node report r7-n03\n  pxeserver node report --rack r7 --require tpm,attestation,secure-boot,burn-in -o html --file r7.html",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 1 || (len(args) == 1) == (q.Rack != "" || q.Pool != "") || q.Rack != "" && q.Pool != "" {
-				return usagef(cmd, "want one of a node, --rack and --pool")
+				return cli.Usagef(cmd, "want one of a node, --rack and --pool")
 			}
 			return nil
 		},
@@ -83,7 +84,7 @@ func (g *globals) writeReport(cmd *cobra.Command, raw []byte, file string) error
 		out, err = nodereport.HTML(s)
 	case "table", "":
 		if file != "" {
-			return usagef(cmd, "--file wants -o html or -o json")
+			return cli.Usagef(cmd, "--file wants -o html or -o json")
 		}
 		err = g.print(cmd, r, func(t *tabwriter.Writer) { showReportFacts(t, r) })
 	default:
@@ -133,7 +134,7 @@ func newReportKeyCommand(g *globals) *cobra.Command {
 	return &cobra.Command{
 		Use: "key", Short: "Show the key that verifies this server's reports",
 		Long: "Writes the public key (PEM), to be kept where reports are verified without the server.\n" + exitCodes,
-		Args: noArgs, Example: "  pxeserver report key > report.pub",
+		Args: cli.NoArgs, Example: "  pxeserver report key > report.pub",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := g.client()
 			if err != nil {
@@ -160,7 +161,7 @@ func newReportVerifyCommand(g *globals) *cobra.Command {
 server's own if no key is given. Of a page it also checks that what it shows is what is signed.
 It does not look at the nodes again: a report is as of its time.
 ` + exitCodes,
-		Args: oneArg("a file"), Example: "  pxeserver report verify r7.html\n  pxeserver report verify r7.html --key report.pub",
+		Args: cli.OneArg("a file"), Example: "  pxeserver report verify r7.html\n  pxeserver report verify r7.html --key report.pub",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			b, err := os.ReadFile(args[0])
 			if err != nil {

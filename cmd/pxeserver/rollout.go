@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/turnout-project/turnout/cmd/internal/cli"
 	"github.com/turnout-project/turnout/internal/api"
 	"github.com/turnout-project/turnout/internal/fleet"
 	"github.com/turnout-project/turnout/internal/rollout"
@@ -51,28 +52,28 @@ func (o *rolloutFlags) add(cmd *cobra.Command, g *globals) {
 func (o *rolloutFlags) request(cmd *cobra.Command) (api.RolloutRequest, error) {
 	r := api.RolloutRequest{Image: o.image, Policy: o.p}
 	if o.image == "" || len(o.stages) == 0 {
-		return r, usagef(cmd, "say what goes where: --image IMAGE --stage POOL [--stage POOL …]")
+		return r, cli.Usagef(cmd, "say what goes where: --image IMAGE --stage POOL [--stage POOL …]")
 	}
 	for _, s := range o.stages {
 		st, err := fleet.ParseStage(s)
 		if err != nil {
-			return r, usagef(cmd, "--stage: %v", err)
+			return r, cli.Usagef(cmd, "--stage: %v", err)
 		}
 		r.Policy.Stages = append(r.Policy.Stages, st)
 	}
 	for _, s := range o.windows {
 		w, err := fleet.ParseWindow(s)
 		if err != nil {
-			return r, usagef(cmd, "--window: %v", err)
+			return r, cli.Usagef(cmd, "--window: %v", err)
 		}
 		r.Policy.Windows = append(r.Policy.Windows, w)
 	}
 	var err error
 	if r.Policy.MaxUnavailable, err = fleet.ParseAmount(o.maxUnavailable); err != nil {
-		return r, usagef(cmd, "--max-unavailable: %v", err)
+		return r, cli.Usagef(cmd, "--max-unavailable: %v", err)
 	}
 	if r.Policy.FailureBudget, err = fleet.ParseAmount(o.budget); err != nil {
-		return r, usagef(cmd, "--failure-budget: %v", err)
+		return r, cli.Usagef(cmd, "--failure-budget: %v", err)
 	}
 	return r, nil
 }
@@ -82,7 +83,7 @@ func newRolloutPlanCommand(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "plan", Short: "Say what a rollout would do",
 		Long: "Prints the stages of a rollout, who is in each, who would be left out and why, in how\nmany waves they go, and how long that takes if each node takes as long as in the last\nrollout. Nothing is changed.\n" + exitCodes,
-		Args: noArgs,
+		Args: cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := g.client()
 			if err != nil {
@@ -119,7 +120,7 @@ It goes on while the server runs, also after a crash. See
 ` + exitCodes,
 		Example: `  pxeserver rollout start --image "rack-base 1.1.0" --stage canary --stage rack --max-unavailable 25%
   pxeserver rollout start --image "rack-base 1.1.0" --stage nodes:n1,n2 --stage training:10% --stage training --stage inference --drain slurm`,
-		Args: noArgs,
+		Args: cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := g.client()
 			if err != nil {
@@ -203,7 +204,7 @@ func newRolloutListCommand(g *globals) *cobra.Command {
 	return &cobra.Command{
 		Use: "list", Aliases: []string{"ls", "history"}, Short: "List rollouts",
 		Long: "Lists all rollouts, oldest first.\n" + exitCodes,
-		Args: noArgs,
+		Args: cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := g.client()
 			if err != nil {
@@ -234,7 +235,7 @@ func newRolloutActCommand(g *globals, act, short string) *cobra.Command {
 	}
 	cmd := &cobra.Command{
 		Use: act + " ROLLOUT", Short: short, Long: long + exitCodes,
-		Args: oneArg("a rollout"), ValidArgsFunction: g.completeRollouts,
+		Args: cli.OneArg("a rollout"), ValidArgsFunction: g.completeRollouts,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := g.client()
 			if err != nil {

@@ -10,6 +10,7 @@ import (
 	"github.com/mattn/go-isatty"
 	"github.com/spf13/cobra"
 
+	"github.com/turnout-project/turnout/cmd/internal/cli"
 	"github.com/turnout-project/turnout/internal/api"
 	"github.com/turnout-project/turnout/internal/fleet"
 )
@@ -21,7 +22,7 @@ func newRolloutStatusCommand(g *globals) *cobra.Command {
 		Long: "Shows a rollout, the newest if none is named: its stages, each node, and for a failed node\nthe check that failed. With --watch it is shown again as it changes, until it ends; with\n--wait only its end is shown. Both exit with 5 if it did not succeed.\n" + exitCodes,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 1 {
-				return usagef(cmd, "want one rollout; got %d", len(args))
+				return cli.Usagef(cmd, "want one rollout; got %d", len(args))
 			}
 			return nil
 		},

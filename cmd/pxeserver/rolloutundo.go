@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/turnout-project/turnout/cmd/internal/cli"
 	"github.com/turnout-project/turnout/internal/api"
 	"github.com/turnout-project/turnout/internal/fleet"
 )
@@ -22,11 +23,11 @@ whose other slot still holds that image just flip. No more of a stage are on
 the move at once than on the way there, unless --max-unavailable says so.
 ` + exitCodes,
 		Example: "  pxeserver rollout undo r7 --max-unavailable 25% --reason 'jobs are 3 % slower'",
-		Args:    oneArg("a rollout"), ValidArgsFunction: g.completeRollouts,
+		Args:    cli.OneArg("a rollout"), ValidArgsFunction: g.completeRollouts,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if req.AtOnce != "" {
 				if _, err := fleet.ParseAmount(req.AtOnce); err != nil {
-					return usagef(cmd, "--max-unavailable: %v", err)
+					return cli.Usagef(cmd, "--max-unavailable: %v", err)
 				}
 			}
 			c, err := g.client()

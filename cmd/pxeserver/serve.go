@@ -22,6 +22,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
+	"github.com/turnout-project/turnout/cmd/internal/cli"
 	"github.com/turnout-project/turnout/internal/bmc"
 	"github.com/turnout-project/turnout/internal/buildinfo"
 	"github.com/turnout-project/turnout/internal/config"
@@ -53,11 +54,11 @@ ek_roots, tokens, discovery, attestation and console_logs change at once; of
 others the log says that they take a restart. A file that is not good changes
 nothing.
 ` + exitCodes,
-		Args: noArgs,
+		Args: cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var level slog.Level
 			if err := level.UnmarshalText([]byte(logLevel)); err != nil {
-				return usagef(cmd, "--log-level %q: want debug, info, warn or error", logLevel)
+				return cli.Usagef(cmd, "--log-level %q: want debug, info, warn or error", logLevel)
 			}
 			log := slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), &slog.HandlerOptions{Level: level}))
 			c, err := g.load()
@@ -76,7 +77,7 @@ func newCheckConfigCommand(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "check-config", Short: "Check the configuration and the files it names",
 		Long: "Reads the configuration as `serve` does, with the CA, the tokens, the image keys and\nthe certificates of TPM makers, and says the first thing that is wrong.\n" + exitCodes,
-		Args: noArgs,
+		Args: cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if schema {
 				b, err := config.Schema()

@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/turnout-project/turnout/cmd/internal/cli"
 	"github.com/turnout-project/turnout/internal/api"
 	"github.com/turnout-project/turnout/internal/fleet"
 	"github.com/turnout-project/turnout/internal/rollout"
@@ -43,10 +44,10 @@ func (m *flipMany) args(cmd *cobra.Command, args []string) error {
 		}
 	}
 	if ways != 1 {
-		return usagef(cmd, "want either nodes, or --pool, or --rollout")
+		return cli.Usagef(cmd, "want either nodes, or --pool, or --rollout")
 	}
 	if _, err := fleet.ParseAmount(m.atOnce); err != nil {
-		return usagef(cmd, "--max-unavailable: %v", err)
+		return cli.Usagef(cmd, "--max-unavailable: %v", err)
 	}
 	return nil
 }

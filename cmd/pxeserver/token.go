@@ -12,6 +12,7 @@ import (
 	"github.com/google/renameio/v2"
 	"github.com/spf13/cobra"
 
+	"github.com/turnout-project/turnout/cmd/internal/cli"
 	"github.com/turnout-project/turnout/internal/config"
 	"github.com/turnout-project/turnout/internal/server"
 )
@@ -49,7 +50,7 @@ func newTokenListCommand(g *globals) *cobra.Command {
 	return &cobra.Command{
 		Use: "list", Aliases: []string{"ls"}, Short: "List operators and their roles",
 		Long: "Lists who has a token, and what it allows: a viewer looks, an operator acts, an admin also\nclears TPMs. " + tokenWhere + exitCodes,
-		Args: noArgs,
+		Args: cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := g.load()
 			if err != nil {
@@ -78,13 +79,13 @@ func newTokenAddCommand(g *globals) *cobra.Command {
 		Use: "add NAME", Short: "Make a token for an operator",
 		Long:    "Makes a token, writes its hash into the token file, and prints it once, or writes it to\n--file. A running server takes it in on reload (systemctl reload pxeserver, or SIGHUP). Events name\nwho did what as operator:NAME. " + tokenWhere + exitCodes,
 		Example: `  pxeserver token add alice --role operator --file alice.token`,
-		Args:    oneArg("the operator's name"),
+		Args:    cli.OneArg("the operator's name"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if !operatorName.MatchString(args[0]) {
-				return usagef(cmd, "name %q: want letters, digits and . _ @ -", args[0])
+				return cli.Usagef(cmd, "name %q: want letters, digits and . _ @ -", args[0])
 			}
 			if !slices.Contains([]string{"viewer", "operator", "admin"}, role) {
-				return usagef(cmd, "--role %q: want viewer, operator or admin", role)
+				return cli.Usagef(cmd, "--role %q: want viewer, operator or admin", role)
 			}
 			c, err := g.load()
 			if err != nil {
@@ -147,7 +148,7 @@ func newTokenRemoveCommand(g *globals) *cobra.Command {
 		Use: "remove NAME", Aliases: []string{"rm", "revoke"}, Short: "Take an operator's token away",
 		Long:    "Takes an operator's token, and the console sessions that it opened, away once the server has\nreloaded. " + tokenWhere + exitCodes,
 		Example: "  pxeserver token remove alice",
-		Args:    oneArg("the operator's name"),
+		Args:    cli.OneArg("the operator's name"),
 		ValidArgsFunction: func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 			var out []string
 			if c, err := g.load(); err == nil {

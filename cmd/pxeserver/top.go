@@ -15,7 +15,9 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/term"
 
+	"github.com/turnout-project/turnout/cmd/internal/cli"
 	"github.com/turnout-project/turnout/internal/api"
+	"github.com/turnout-project/turnout/internal/pause"
 	"github.com/turnout-project/turnout/internal/top"
 )
 
@@ -30,7 +32,7 @@ reason), and the last things that happened. q or Ctrl-C ends it.
 Without a terminal, or with --once, it is printed once. NO_COLOR is respected.
 ` + exitCodes,
 		Example: "  pxeserver top\n  pxeserver top --once | head",
-		Args:    noArgs,
+		Args:    cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := g.client()
 			if err != nil {
@@ -142,7 +144,7 @@ func watchFleet(ctx context.Context, c *api.Client, news chan<- api.News, troubl
 		if err := put(ctx, trouble, err.Error()); err != nil {
 			return err
 		}
-		if err := wait(ctx, time.Second); err != nil {
+		if err := pause.For(ctx, time.Second); err != nil {
 			return err
 		}
 	}
@@ -155,7 +157,7 @@ func pollRollouts(ctx context.Context, c *api.Client, to chan<- []api.RolloutSum
 				return err
 			}
 		}
-		if err := wait(ctx, 2*time.Second); err != nil {
+		if err := pause.For(ctx, 2*time.Second); err != nil {
 			return err
 		}
 	}
@@ -164,15 +166,6 @@ func pollRollouts(ctx context.Context, c *api.Client, to chan<- []api.RolloutSum
 func put[T any](ctx context.Context, to chan<- T, v T) error {
 	select {
 	case to <- v:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
-func wait(ctx context.Context, d time.Duration) error {
-	select {
-	case <-time.After(d):
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()

@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/turnout-project/turnout/cmd/internal/cli"
 	"github.com/turnout-project/turnout/internal/fleet"
 	"github.com/turnout-project/turnout/internal/usage"
 )
@@ -28,18 +29,18 @@ TIME is a day (2026-03-01, UTC) or a time (2026-03-01T12:00:00+01:00); whole hou
 --from up to, not including, --to. Hours are kept for 400 days. -o csv is for spreadsheets.
 ` + exitCodes,
 		Example: "  pxeserver usage export --from 2026-03-01 --to 2026-04-01 --by month -o csv",
-		Args:    noArgs,
+		Args:    cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			begin, err := moment(from)
 			if err != nil {
-				return usagef(cmd, "--from: %v", err)
+				return cli.Usagef(cmd, "--from: %v", err)
 			}
 			end, err := moment(to)
 			if err != nil {
-				return usagef(cmd, "--to: %v", err)
+				return cli.Usagef(cmd, "--to: %v", err)
 			}
 			if err := usage.By(by).Check(); err != nil {
-				return usagef(cmd, "--by: %v", err)
+				return cli.Usagef(cmd, "--by: %v", err)
 			}
 			c, err := g.client()
 			if err != nil {

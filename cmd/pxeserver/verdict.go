@@ -6,6 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/turnout-project/turnout/cmd/internal/cli"
 	"github.com/turnout-project/turnout/internal/fleet"
 )
 
@@ -13,7 +14,7 @@ func newVerdictCommand(g *globals) *cobra.Command {
 	show := &cobra.Command{
 		Use: "show NODE", Short: "Show the last attestation of a node",
 		Long: "Shows how a node's last attestation was judged: the image it was held against, and each\nthing that was not as expected, with PCR, event, expected and seen value.\nExits with 3 if it was refused.\n" + exitCodes,
-		Args: oneArg("a node"), ValidArgsFunction: g.completeNodes,
+		Args: cli.OneArg("a node"), ValidArgsFunction: g.completeNodes,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := g.client()
 			if err != nil {

@@ -9,6 +9,7 @@ import (
 	"github.com/stmcginnis/gofish/redfish"
 
 	"github.com/turnout-project/turnout/internal/fleet"
+	"github.com/turnout-project/turnout/internal/pause"
 )
 
 // How long a machine may take to be off, and the pause before it is switched
@@ -76,7 +77,7 @@ func (s *Session) cycle(ctx context.Context, isOn bool) error {
 	if err := s.waitOff(ctx); err != nil {
 		return err
 	}
-	if err := sleep(ctx, offPause); err != nil {
+	if err := pause.For(ctx, offPause); err != nil {
 		return err
 	}
 	return s.reset(redfish.OnResetType, redfish.ForceOnResetType)
@@ -93,7 +94,7 @@ func (s *Session) waitOff(ctx context.Context) error {
 		if state == string(redfish.OffPowerState) {
 			return nil
 		}
-		if sleep(ctx, offLook) != nil {
+		if pause.For(ctx, offLook) != nil {
 			return fmt.Errorf("BMC %s: machine still %s %s after ForceOff", s.target.URL, state, offWithin)
 		}
 	}

@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"syscall"
 	"time"
+
+	"github.com/turnout-project/turnout/internal/pause"
 )
 
 // How often and how long a request is tried again. BMCs are slow, answer 503
@@ -88,17 +90,6 @@ func retry(req *http.Request, resp *http.Response, err error) (again bool, after
 	return false, 0
 }
 
-func sleep(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-t.C:
-		return nil
-	}
-}
-
 // httpClient makes the client of a target. Redirects stay on the BMC.
 func (t Target) httpClient(ctx context.Context) (*http.Client, error) {
 	conf, err := t.tls()
@@ -110,7 +101,7 @@ func (t Target) httpClient(ctx context.Context) (*http.Client, error) {
 		TLSHandshakeTimeout: 20 * time.Second, ResponseHeaderTimeout: oneRequest, MaxResponseHeaderBytes: 256 << 10,
 	}
 	return &http.Client{
-		Transport: &patient{ctx, limited{next}, sleep},
+		Transport: &patient{ctx, limited{next}, pause.For},
 		CheckRedirect: func(req *http.Request, via []*http.Request) error {
 			if req.URL.Host != via[0].URL.Host || req.URL.Scheme != "https" || len(via) > 3 {
 				return fmt.Errorf("BMC redirects to %s", req.URL.Redacted())

@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+
+	"github.com/turnout-project/turnout/internal/pause"
 )
 
 // Item is one file to fetch.
@@ -177,7 +179,7 @@ func (s *Store) fetchFrom(ctx context.Context, it Item, from string, m *meter) e
 	var err error
 	for n := range attempts {
 		if n > 0 {
-			if err := wait(ctx, time.Duration(1<<n)*250*time.Millisecond); err != nil {
+			if err := pause.For(ctx, time.Duration(1<<n)*250*time.Millisecond); err != nil {
 				return err
 			}
 		}
@@ -187,15 +189,6 @@ func (s *Store) fetchFrom(ctx context.Context, it Item, from string, m *meter) e
 		}
 	}
 	return fmt.Errorf("%w (%d attempts)", err, attempts)
-}
-
-func wait(ctx context.Context, d time.Duration) error {
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-time.After(d):
-		return nil
-	}
 }
 
 // get makes one request, and tells whether another one may go better.

@@ -17,6 +17,7 @@ package hook
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -106,7 +107,7 @@ func (h Hook) run(ctx context.Context, r request) (done bool, note string, err e
 	args := append(append([]string{}, h.Exec[1:]...), r.Action, r.Node)
 	cmd := exec.CommandContext(ctx, h.Exec[0], args...)
 	cmd.Env = []string{
-		"PATH=" + or(os.Getenv("PATH"), "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"), "HOME=" + os.Getenv("HOME"), "LC_ALL=C.UTF-8",
+		"PATH=" + cmp.Or(os.Getenv("PATH"), "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"), "HOME=" + os.Getenv("HOME"), "LC_ALL=C.UTF-8",
 		"TURNOUT_ACTION=" + r.Action, "TURNOUT_NODE=" + r.Node, "TURNOUT_ROLLOUT=" + r.Rollout, "TURNOUT_IMAGE=" + r.Image,
 		"TURNOUT_REASON=" + r.Reason, "TURNOUT_DEADLINE=" + r.Deadline.Format(time.RFC3339),
 	}
@@ -214,11 +215,4 @@ func clip(s string) string {
 		s = strings.ToValidUTF8(s[:maxWords], "") + "…"
 	}
 	return s
-}
-
-func or(a, b string) string {
-	if a != "" {
-		return a
-	}
-	return b
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/turnout-project/turnout/internal/fleet"
+	"github.com/turnout-project/turnout/internal/pause"
 )
 
 // DefaultSilence is how long an agent may give no sign of life in a trial
@@ -57,7 +58,7 @@ func (g Guard) Run(ctx context.Context) error {
 		case time.Since(heard) >= g.Silence:
 			return g.Reset(fmt.Sprintf("trial boot: no sign of life of the agent for %s", g.Silence))
 		}
-		if !sleep(ctx, g.Every) {
+		if pause.For(ctx, g.Every) != nil {
 			return nil
 		}
 	}

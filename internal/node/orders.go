@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -148,7 +149,7 @@ func (a *Agent) flipOrder(ctx context.Context, o FlipOrder) (out FlipResult, err
 			return err
 		}
 		other := f.slots[act.Slot.Index()]
-		out = FlipResult{act.Slot, or(other.Name, shortOf(other.Image)), act.Generation}
+		out = FlipResult{act.Slot, cmp.Or(other.Name, shortOf(other.Image)), act.Generation}
 		a.tell("slot.flip-ordered", "at the node: slot %s, %s: %s", act.Slot, out.Image, o.Reason)
 		return a.do(ctx, act, f)
 	})
@@ -159,13 +160,6 @@ func (a *Agent) actedLocked(f facts) uint64 {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.acted(f)
-}
-
-func or(x, y string) string {
-	if x != "" {
-		return x
-	}
-	return y
 }
 
 // PlanFlip is the action by which a technician flips a node: to its other
@@ -264,5 +258,5 @@ func ArmFlip(ctx context.Context, cfg Config, reason string) (FlipResult, error)
 		short = act.Image
 	}
 	err = a.arm(ctx, act, func() error { return cfg.Slots.Flip(ctx, act.Slot, short, act.Generation, act.Tries) })
-	return FlipResult{act.Slot, or(other.Name, shortOf(other.Image)), act.Generation}, err
+	return FlipResult{act.Slot, cmp.Or(other.Name, shortOf(other.Image)), act.Generation}, err
 }

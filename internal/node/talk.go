@@ -9,6 +9,7 @@ import (
 	"github.com/turnout-project/turnout/internal/fleet"
 	"github.com/turnout-project/turnout/internal/node/inventory"
 	"github.com/turnout-project/turnout/internal/node/session"
+	"github.com/turnout-project/turnout/internal/pause"
 )
 
 // Pauses of the conversation with the server.
@@ -24,7 +25,7 @@ const (
 // serverLoop keeps a session with the server, for as long as it takes to
 // find one. Nothing that goes wrong here demotes anything.
 func (a *Agent) serverLoop(ctx context.Context) {
-	pause := retryFirst
+	next := retryFirst
 	for ctx.Err() == nil {
 		began := time.Now()
 		err := a.converse(ctx)
@@ -35,12 +36,12 @@ func (a *Agent) serverLoop(ctx context.Context) {
 			return
 		}
 		if time.Since(began) > time.Minute {
-			pause = retryFirst
+			next = retryFirst
 		}
-		a.cfg.Log("server: %v; trying again in %s", err, pause)
+		a.cfg.Log("server: %v; trying again in %s", err, next)
 		a.show(a.report())
-		sleep(ctx, pause)
-		pause = min(2*pause, retryMost)
+		_ = pause.For(ctx, next) // the loop looks at ctx
+		next = min(2*next, retryMost)
 	}
 }
 
@@ -85,7 +86,7 @@ func (a *Agent) find(ctx context.Context, tpm session.TPM, inv *fleet.Inventory)
 			if wait == 0 {
 				return s, nil
 			}
-			if !sleep(ctx, wait) {
+			if pause.For(ctx, wait) != nil {
 				return nil, ctx.Err()
 			}
 		}
@@ -138,7 +139,7 @@ func (a *Agent) keep(ctx context.Context, s *session.Session, inv *fleet.Invento
 // pauseBeat waits for the next heartbeat: for every, or until there is
 // something to tell.
 func (a *Agent) pauseBeat(ctx context.Context, every time.Duration, beaten time.Time) {
-	if !sleep(ctx, time.Until(beaten.Add(min(every, beatSoonest)))) {
+	if pause.For(ctx, time.Until(beaten.Add(min(every, beatSoonest)))) != nil {
 		return
 	}
 	t := time.NewTimer(time.Until(beaten.Add(every)))
@@ -194,19 +195,4 @@ func (a *Agent) attest(ctx context.Context, s *session.Session) error {
 	}
 	poke(a.wake)
 	return nil
-}
-
-// sleep waits for d and reports whether ctx is still alive.
-func sleep(ctx context.Context, d time.Duration) bool {
-	if d <= 0 {
-		return ctx.Err() == nil
-	}
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-t.C:
-		return true
-	}
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/turnout-project/turnout/internal/drift"
 	"github.com/turnout-project/turnout/internal/fleet"
 	"github.com/turnout-project/turnout/internal/manifest"
+	"github.com/turnout-project/turnout/internal/pause"
 	"github.com/turnout-project/turnout/internal/store"
 )
 
@@ -40,7 +41,7 @@ const (
 // CollectFirmware asks BMCs for firmware versions, each once a day, until ctx
 // ends.
 func (s *Server) CollectFirmware(ctx context.Context) {
-	for s.BMC != nil && rest(ctx, firmwareLook) {
+	for s.BMC != nil && pause.For(ctx, firmwareLook) == nil {
 		if err := s.CollectFirmwareOnce(ctx); err != nil && ctx.Err() == nil {
 			s.log.Info("asking BMCs for firmware", "err", err)
 		}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/turnout-project/turnout/internal/bmc"
 	"github.com/turnout-project/turnout/internal/fleet"
+	"github.com/turnout-project/turnout/internal/pause"
 	"github.com/turnout-project/turnout/internal/pulse"
 	"github.com/turnout-project/turnout/internal/recovery"
 	"github.com/turnout-project/turnout/internal/rollout"
@@ -33,27 +34,16 @@ const (
 
 // Recover looks after nodes in trouble until ctx ends.
 func (s *Server) Recover(ctx context.Context) {
-	if !rest(ctx, recoverAfter) {
+	if pause.For(ctx, recoverAfter) != nil {
 		return
 	}
 	for {
 		if err := s.RecoverOnce(ctx); err != nil && ctx.Err() == nil {
 			s.log.Error("recovering nodes; it will be tried again", "err", err)
 		}
-		if !rest(ctx, recoverEvery) {
+		if pause.For(ctx, recoverEvery) != nil {
 			return
 		}
-	}
-}
-
-func rest(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-t.C:
-		return true
 	}
 }
 

@@ -13,20 +13,20 @@ import (
 	"github.com/turnout-project/turnout/internal/store"
 )
 
-// pause is an operator's word that nothing be done by itself.
-type pause struct {
+// truce is an operator's word that nothing be done by itself.
+type truce struct {
 	Until time.Time `json:"until,omitzero"` // zero: until resumed
 	By    string    `json:"by"`
 }
 
 // holds reports whether nothing is to be done now. nil does not.
-func (p *pause) holds(now time.Time) bool {
+func (p *truce) holds(now time.Time) bool {
 	return p != nil && (p.Until.IsZero() || now.Before(p.Until))
 }
 
 // readPause returns nil if there is none.
-func readPause(ctx context.Context, r store.Reader) (*pause, error) {
-	p := &pause{}
+func readPause(ctx context.Context, r store.Reader) (*truce, error) {
+	p := &truce{}
 	err := getJSON(ctx, r, kindRecovery, keyPause, p)
 	if errors.Is(err, store.ErrNotFound) {
 		return nil, nil
@@ -84,7 +84,7 @@ func (s *Server) pauseRecovery(w http.ResponseWriter, r *http.Request, actor str
 	if req.For < 0 {
 		return nil, problem(http.StatusBadRequest, "", "for %s: want a time ahead, or none", req.For)
 	}
-	p := pause{By: actor + dash(clip(req.Reason, 300))}
+	p := truce{By: actor + dash(clip(req.Reason, 300))}
 	msg := "until it is resumed"
 	if req.For > 0 {
 		p.Until = s.now().Add(req.For)

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/turnout-project/turnout/internal/pause"
 	"github.com/turnout-project/turnout/internal/store"
 	"github.com/turnout-project/turnout/internal/usage"
 )
@@ -33,7 +34,7 @@ func (s *Server) CountUsage(ctx context.Context) {
 		if err := s.CountUsageOnce(ctx); err != nil && ctx.Err() == nil {
 			s.log.Error("counting usage", "err", err)
 		}
-		if !rest(ctx, usageEvery) {
+		if pause.For(ctx, usageEvery) != nil {
 			return
 		}
 	}

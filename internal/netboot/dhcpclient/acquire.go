@@ -15,6 +15,7 @@ import (
 	"github.com/insomniacslk/dhcp/iana"
 
 	"github.com/turnout-project/turnout/internal/api"
+	"github.com/turnout-project/turnout/internal/pause"
 )
 
 // Times of an exchange. Questions are repeated after firstWait, then twice as
@@ -52,20 +53,9 @@ func Acquire(ctx context.Context, ifname string, log *slog.Logger) (Lease, error
 			return Lease{}, fmt.Errorf("DHCP on %s: no answer in %s: %w", ifname, time.Since(start).Round(time.Second), ctx.Err())
 		}
 		log.Warn("dhcp: starting over", "interface", ifname, "reason", err)
-		if err := sleep(ctx, firstWait); err != nil {
+		if err := pause.For(ctx, firstWait); err != nil {
 			return Lease{}, fmt.Errorf("DHCP on %s: %w", ifname, err)
 		}
-	}
-}
-
-func sleep(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
 	}
 }
 
@@ -278,7 +268,7 @@ func unicast(l Lease, m *dhcpv4.DHCPv4) error {
 // is called with each renewed lease; nil: nobody is interested.
 func Keep(ctx context.Context, l Lease, changed func(Lease)) error {
 	for {
-		if sleep(ctx, time.Until(l.Got.Add(l.Renew))) != nil {
+		if pause.For(ctx, time.Until(l.Got.Add(l.Renew))) != nil {
 			return nil
 		}
 		rctx, cancel := context.WithDeadline(ctx, l.Got.Add(l.Rebind))
@@ -299,7 +289,7 @@ func Keep(ctx context.Context, l Lease, changed func(Lease)) error {
 		case errors.Is(err, ErrLost), time.Since(l.Got) >= l.Time:
 			return err
 		default:
-			if sleep(ctx, min(time.Minute, time.Until(l.Got.Add(l.Time)))) != nil {
+			if pause.For(ctx, min(time.Minute, time.Until(l.Got.Add(l.Time)))) != nil {
 				return nil
 			}
 		}

@@ -14,6 +14,8 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/turnout-project/turnout/internal/pause"
 )
 
 // openNIC brings the interface up and opens its socket.
@@ -60,7 +62,7 @@ func waitCarrier(ctx context.Context, ifname string) error {
 		if a.OperState == netlink.OperUp || a.OperState == netlink.OperUnknown && a.RawFlags&unix.IFF_RUNNING != 0 {
 			return nil
 		}
-		if err := sleep(ctx, 50*time.Millisecond); err != nil {
+		if err := pause.For(ctx, 50*time.Millisecond); err != nil {
 			return err
 		}
 	}

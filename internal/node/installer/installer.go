@@ -26,6 +26,7 @@ import (
 	"github.com/turnout-project/turnout/internal/node/bootinfo"
 	"github.com/turnout-project/turnout/internal/node/inventory"
 	"github.com/turnout-project/turnout/internal/node/session"
+	"github.com/turnout-project/turnout/internal/pause"
 	"github.com/turnout-project/turnout/internal/tpm/device"
 )
 
@@ -123,7 +124,7 @@ func (i *installer) enrol(ctx context.Context) error {
 		return err
 	}
 	heard := time.Now()
-	for pause := time.Second; ; {
+	for next := time.Second; ; {
 		i.Grant(callTime)
 		wait, err := i.session.Open(ctx)
 		switch {
@@ -131,18 +132,18 @@ func (i *installer) enrol(ctx context.Context) error {
 			i.attest(ctx)
 			return nil
 		case err == nil:
-			heard, pause = time.Now(), time.Second
+			heard, next = time.Now(), time.Second
 		case errors.Is(err, session.ErrRefused):
 			heard, wait = time.Now(), refusedWait
 			i.Log("%v; asking again in %s", err, wait)
 		case time.Since(heard) > patience:
 			return fmt.Errorf("no session within %s: %w", patience, err)
 		default:
-			wait, pause = pause, min(2*pause, 30*time.Second)
+			wait, next = next, min(2*next, 30*time.Second)
 			i.Log("%v; asking again in %s", err, wait)
 		}
 		i.Grant(wait + callTime)
-		if !sleep(ctx, wait) {
+		if pause.For(ctx, wait) != nil {
 			return ctx.Err()
 		}
 	}
@@ -215,7 +216,7 @@ func (i *installer) serve(ctx context.Context) error {
 			activity = "trying again: " + err.Error()
 		}
 		i.Grant(wait + callTime)
-		if !sleep(ctx, wait) {
+		if pause.For(ctx, wait) != nil {
 			return ctx.Err()
 		}
 	}
@@ -257,17 +258,6 @@ func (i *installer) progress(ctx context.Context) install.Progress {
 		if _, err := i.session.Client().Heartbeat(hctx, r); err != nil {
 			i.Log("warning: %v", err)
 		}
-	}
-}
-
-func sleep(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-t.C:
-		return true
 	}
 }
 

@@ -6,6 +6,8 @@ import (
 	"database/sql/driver"
 	"fmt"
 	"time"
+
+	"github.com/turnout-project/turnout/internal/pause"
 )
 
 // Lead runs fn whenever this process leads those that share the store, until
@@ -23,7 +25,7 @@ func (s *Store) Lead(ctx context.Context, fn func(context.Context)) {
 			conn.Raw(func(any) error { return errDrop }) //nolint:errcheck // it is what we want
 			conn.Close()                                 //nolint:errcheck // dropped
 		}
-		wait(ctx, leadEvery)
+		_ = pause.For(ctx, leadEvery) // the loop looks at ctx
 	}
 }
 
@@ -77,12 +79,5 @@ func (s *Store) reign(ctx context.Context, conn *sql.Conn, fn func(context.Conte
 		if err != nil {
 			return
 		}
-	}
-}
-
-func wait(ctx context.Context, d time.Duration) {
-	select {
-	case <-ctx.Done():
-	case <-time.After(d):
 	}
 }
