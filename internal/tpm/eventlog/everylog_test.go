@@ -6,6 +6,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"testing"
 )
@@ -62,6 +63,13 @@ func checkBanks(t *testing.T, name string, l *Log) {
 	}
 }
 
+// hasNotices reports whether the log has events of type EV_NO_ACTION besides
+// its header. tpm2-tools 5.4 ignores StartupLocality, and extends PCR 0 with
+// the notices of SP 800-155, which no TPM does.
+func hasNotices(l *Log) bool {
+	return slices.ContainsFunc(l.Events, func(e Event) bool { return e.Index > 0 && e.Type == NoAction && e.PCR == 0 })
+}
+
 var toolPCR = regexp.MustCompile(`(?m)^    (\d+) *: 0x([0-9a-f]+)$`)
 
 // agrees compares all banks with what tpm2_eventlog replays.
@@ -80,8 +88,8 @@ func agrees(t *testing.T, tool string, raw []byte, name string, l *Log) bool {
 		bank := map[int]string{40: "sha1", 64: "sha256", 96: "sha384"}[len(m[2])]
 		pcr, _ := strconv.Atoi(m[1])
 		got, _ := l.ReplayPCR(bank, pcr, len(l.Events))
-		if pcr == 0 && l.Locality != 0 {
-			continue // tpm2-tools 5.4 starts from another value than the TPM did: see TestPublishedPCRs
+		if pcr == 0 && hasNotices(l) {
+			continue // tpm2-tools 5.4 does not get the TPM's value: see TestPublishedPCRs, which does
 		}
 		if hex.EncodeToString(got) != m[2] {
 			t.Errorf("%s: %s PCR %d replays to %x; tpm2_eventlog says %s", name, bank, pcr, got, m[2])
