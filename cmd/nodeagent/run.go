@@ -78,8 +78,8 @@ func serve(ctx context.Context, log func(string, ...any)) error {
 	tpm := &opener{}
 	a, err := node.New(node.Config{
 		Info: info, Trust: trust, Identity: identity, Slots: machine,
-		TPM:       tpm.open,
-		Servers:   func() []string { return node.Servers(trust.Server) },
+		TPM:     tpm.open,
+		Servers: func() []string { return node.Servers(trust.Server) }, KeepServers: node.KeepServers,
 		Inventory: func() *fleet.Inventory { return tpm.describe(inventory.Read("")) },
 		Checks:    &health.Runner{Kernel: identity.Kernel.Release},
 		BootEntry: bootEntry(info.Disk),

@@ -15,7 +15,7 @@ import (
 
 // reloadKeys are the keys of the configuration that a running server takes
 // over; of others a change waits for a restart.
-var reloadKeys = map[string]bool{"image_keys": true, "ek_roots": true, "tokens": true, "discovery": true, "attestation": true, "console_logs": true, "recovery": true}
+var reloadKeys = map[string]bool{"image_keys": true, "ek_roots": true, "tokens": true, "discovery": true, "attestation": true, "console_logs": true, "recovery": true, "peers": true}
 
 // reloadLoop reads the configuration anew with each SIGHUP. One that is not
 // good changes nothing.

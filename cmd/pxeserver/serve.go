@@ -50,9 +50,9 @@ on when it is started again. Ports below 1024 and DHCP need root, or
 CAP_NET_BIND_SERVICE and CAP_NET_RAW.
 
 SIGHUP (systemctl reload pxeserver) reads the configuration anew: image_keys,
-ek_roots, tokens, discovery, attestation and console_logs change at once; of
-others the log says that they take a restart. A file that is not good changes
-nothing.
+ek_roots, tokens, discovery, attestation, recovery, peers and console_logs
+change at once; of others the log says that they take a restart. A file that
+is not good changes nothing.
 ` + exitCodes,
 		Args: cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -219,7 +219,7 @@ func options(c *config.Config) (*server.Options, error) {
 	if err != nil {
 		return nil, err
 	}
-	o := &server.Options{CA: ca, Limits: server.DefaultLimits(), Heartbeat: c.Heartbeat, NodeCert: c.NodeCert, AttestEvery: c.Attest.Every, AttestAlarm: c.Attest.Alarm, Baseline: c.Attest.Baseline, ConsoleLogs: c.Console, Version: buildinfo.Version()}
+	o := &server.Options{CA: ca, Limits: server.DefaultLimits(), Heartbeat: c.Heartbeat, NodeCert: c.NodeCert, AttestEvery: c.Attest.Every, AttestAlarm: c.Attest.Alarm, Baseline: c.Attest.Baseline, Servers: c.Servers(), ConsoleLogs: c.Console, Version: buildinfo.Version()}
 	if c.Discovery.Enabled {
 		o.Discovery = c.Discovery.Pool
 	}

@@ -117,6 +117,7 @@ type HeartbeatResponse struct {
 	Desired  fleet.Desired `json:"desired"`
 	Interval int           `json:"interval"` // seconds to the next heartbeat
 	Ask      *fleet.Ask    `json:"ask,omitempty"`
+	Servers  []string      `json:"servers,omitempty"` // https URLs of all servers of the fleet; empty where there is one
 }
 
 // NodeEvent is one line of a node's own story.

@@ -78,7 +78,8 @@ func (r *blobReader) open() error {
 		ctx, cancel := context.WithCancel(r.ctx)
 		watch := time.AfterFunc(blobStall, cancel)
 		h := http.Header{"Range": {fmt.Sprintf("bytes=%d-%d", r.at, r.size-1)}}
-		resp, err := r.c.transport().do(ctx, http.MethodGet, r.path, nil, h)
+		t := r.c.transport()
+		resp, err := t.do(ctx, http.MethodGet, r.path, nil, h)
 		if err == nil && resp.StatusCode != http.StatusPartialContent && r.at > 0 {
 			resp.Body.Close()
 			cancel()
@@ -90,8 +91,11 @@ func (r *blobReader) open() error {
 		}
 		watch.Stop()
 		cancel()
-		if s := StatusOf(err); s != 0 && s < 500 && s != http.StatusTooManyRequests || errors.Is(err, ErrUntrusted) {
+		if s := StatusOf(err); s != 0 && s < 500 && s != http.StatusTooManyRequests || errors.Is(err, ErrUntrusted) && len(r.c.Servers()) == 1 {
 			return fmt.Errorf("fetching %s: %w", r.path, err)
+		}
+		if StatusOf(err) == 0 && r.ctx.Err() == nil {
+			r.c.leave(t) // no answer: the pause is for the next server, if there is one
 		}
 		if err := r.again(err); err != nil {
 			return err

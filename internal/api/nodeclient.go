@@ -38,12 +38,13 @@ const callTimeout = 60 * time.Second
 // When Unauthorized(err) holds the certificate has run out or was withdrawn:
 // enrol again.
 type NodeClient struct {
-	server string
-	caPEM  []byte
-	pause  time.Duration // of Blob before it connects again, at first
+	caPEM []byte
+	pause time.Duration // of Blob before it connects again, at first
 
-	mu sync.RWMutex
-	t  *transport
+	mu      sync.RWMutex
+	servers []string // URLs; the first is the one that is asked
+	cert    *tls.Certificate
+	t       *transport // to the first
 }
 
 // NewNodeClient makes a client for the server at an https URL that presents
@@ -53,7 +54,7 @@ func NewNodeClient(server string, caPEM []byte) (*NodeClient, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &NodeClient{server: server, caPEM: caPEM, pause: time.Second, t: t}, nil
+	return &NodeClient{servers: []string{server}, caPEM: caPEM, pause: time.Second, t: t}, nil
 }
 
 // NewNodeKey makes the key of a node's client certificate and a certificate
@@ -72,9 +73,6 @@ func NewNodeKey() (key crypto.Signer, csr []byte, err error) {
 	return k, csr, nil
 }
 
-// Server returns the URL the client was made with.
-func (c *NodeClient) Server() string { return c.server }
-
 // UseCertificate makes every later call present the certificate (PEM, the
 // leaf) with its key, over new connections.
 func (c *NodeClient) UseCertificate(certPEM string, key crypto.Signer) error {
@@ -86,17 +84,20 @@ func (c *NodeClient) UseCertificate(certPEM string, key crypto.Signer) error {
 	if err != nil {
 		return fmt.Errorf("client certificate: %w", err)
 	}
-	t, err := newTransport(c.server, c.caPEM, &tls.Certificate{
-		Certificate: [][]byte{p.Bytes}, PrivateKey: key, Leaf: leaf,
-	})
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.cert = &tls.Certificate{Certificate: [][]byte{p.Bytes}, PrivateKey: key, Leaf: leaf}
+	return c.reconnect()
+}
+
+// reconnect makes a new transport to the first server. c.mu is held.
+func (c *NodeClient) reconnect() error {
+	t, err := newTransport(c.servers[0], c.caPEM, c.cert)
 	if err != nil {
 		return err
 	}
-	c.mu.Lock()
-	old := c.t
+	c.t.http.CloseIdleConnections()
 	c.t = t
-	c.mu.Unlock()
-	old.http.CloseIdleConnections()
 	return nil
 }
 
@@ -110,9 +111,9 @@ func (c *NodeClient) transport() *transport {
 }
 
 func (c *NodeClient) post(ctx context.Context, path string, in, out any) error {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
-	return c.transport().call(ctx, http.MethodPost, path, nil, in, out)
+	return c.anywhere(ctx, func(ctx context.Context, t *transport) error {
+		return t.call(ctx, http.MethodPost, path, nil, in, out)
+	})
 }
 
 // Enrol opens a session: see EnrolResponse.Status for the three answers. A
@@ -171,15 +172,16 @@ func (c *NodeClient) ImageSignature(ctx context.Context, digest string) ([]byte,
 	return b, wrap("fetching the signature of image "+digest, err)
 }
 
-func (c *NodeClient) small(ctx context.Context, path string) ([]byte, error) {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
-	resp, err := c.transport().do(ctx, http.MethodGet, path, nil, nil)
-	if err != nil {
-		return nil, err
-	}
-	defer resp.Body.Close()
-	return io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
+func (c *NodeClient) small(ctx context.Context, path string) (b []byte, err error) {
+	return b, c.anywhere(ctx, func(ctx context.Context, t *transport) error {
+		resp, err := t.do(ctx, http.MethodGet, path, nil, nil)
+		if err != nil {
+			return err
+		}
+		defer resp.Body.Close()
+		b, err = io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
+		return err
+	})
 }
 
 // Unauthorized reports whether the server no longer takes the client

@@ -11,6 +11,7 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -27,6 +28,7 @@ type Config struct {
 	Address   string        `yaml:"address"`          // IPv4 address told to nodes
 	Interface string        `yaml:"interface"`        // for DHCP; "" means all that have an address in the subnet
 	Names     []string      `yaml:"names"`            // more names and addresses of the server for its certificate
+	Peers     []string      `yaml:"peers"`            // URLs of the other servers of this fleet, which nodes turn to when this one does not answer
 	Listen    Listen        `yaml:"listen"`           //
 	DHCP      DHCP          `yaml:"dhcp"`             //
 	Discovery Discovery     `yaml:"discovery"`        //
@@ -247,6 +249,11 @@ func (c *Config) check() error {
 	if a, err := netip.ParseAddr(c.Address); err != nil || !a.Is4() || a.IsUnspecified() {
 		return bad("address", "%q: want the IPv4 address under which nodes reach this server", c.Address)
 	}
+	for _, p := range c.Peers {
+		if u, err := url.Parse(p); err != nil || u.Scheme != "https" || u.Hostname() == "" || u.Port() == "" || u.Path != "" || u.RawQuery != "" || u.User != nil {
+			return bad("peers", "%q: want the URL of another server, such as https://10.77.0.2:8443", p)
+		}
+	}
 	if c.Events.Keep < 0 || c.Events.Most < 0 {
 		return bad("events", "keep %s, most %d: want 0 or more", c.Events.Keep, c.Events.Most)
 	}
@@ -360,6 +367,15 @@ func (c *Config) resolve(dir string) {
 func (c *Config) NodeAPI() string {
 	_, port, _ := net.SplitHostPort(c.Listen.API)
 	return "https://" + net.JoinHostPort(c.Address, port)
+}
+
+// Servers returns the URLs of all servers of the fleet, this one first; nil
+// where it is the only one.
+func (c *Config) Servers() []string {
+	if len(c.Peers) == 0 {
+		return nil
+	}
+	return append([]string{c.NodeAPI()}, c.Peers...)
 }
 
 // Paths of files that belong together.

@@ -55,6 +55,10 @@ interface: {{q .Interface}}
 # More names and addresses of this server, for its certificate.
 names: {{list .Names}}
 
+# URLs of the other servers of this fleet, "https://10.77.0.2:8443". Nodes are
+# told them, and turn to them when this one does not answer. [] where it is alone.
+peers: {{list .Peers}}
+
 listen:
   api: {{q .Listen.API}}     # HTTPS: nodes, commands, other programs
   http_boot: {{.Listen.HTTPBoot}}      # UEFI HTTP boot; 0 is the usual port 8080, -1 turns it off

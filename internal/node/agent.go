@@ -28,6 +28,9 @@ type Config struct {
 	EventLog func() ([]byte, error)
 	// Servers returns the addresses under which to look for the server.
 	Servers func() []string
+	// KeepServers writes down the servers of the fleet, as one of them said,
+	// for the next boot; nil: nobody does.
+	KeepServers func(ctx context.Context, urls []string) error
 	// Inventory takes stock; it is called once per boot.
 	Inventory func() *fleet.Inventory
 	Checks    *health.Runner

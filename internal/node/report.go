@@ -76,7 +76,23 @@ func (a *Agent) heartbeat(ctx context.Context, s *session.Session, inv *fleet.In
 		poke(a.wake)
 	}
 	a.favour(resp.Ask)
+	a.meet(ctx, s, resp.Servers)
 	return time.Duration(resp.Interval) * time.Second, nil
+}
+
+// meet learns the servers of the fleet: the others are asked when this one
+// does not answer.
+func (a *Agent) meet(ctx context.Context, s *session.Session, urls []string) {
+	if len(urls) == 0 {
+		return
+	}
+	s.Client().UseServers(urls)
+	if a.cfg.KeepServers == nil {
+		return
+	}
+	if err := a.cfg.KeepServers(ctx, urls); err != nil {
+		a.cfg.Log("warning: the servers of the fleet are not kept for the next boot: %v", err)
+	}
 }
 
 // eventsAtOnce is how many lines go into one request.

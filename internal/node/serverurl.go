@@ -1,20 +1,23 @@
 package node
 
 import (
+	"context"
 	"encoding/hex"
 	"os"
 	"path/filepath"
 	"strings"
 
+	"github.com/turnout-project/turnout/internal/abslot/espdir"
 	"github.com/turnout-project/turnout/internal/node/slots"
 )
 
 // leaseDir is where systemd-networkd keeps its DHCP leases.
 const leaseDir = "/run/systemd/netif/leases"
 
-// servers returns the addresses the server may have, the most trusted way of
-// knowing first: what the image says, what DHCP says, what the installer left
-// on the ESP. Whoever answers there must still prove itself by certificate.
+// servers returns the addresses a server may have, the most trusted way of
+// knowing first: what the image says, what DHCP says, what a server said of
+// itself and its peers, what the installer left on the ESP. Whoever answers
+// there must still prove itself by certificate.
 func servers(fromTrust, leases, esp string) []string {
 	var out []string
 	add := func(url string) {
@@ -35,8 +38,12 @@ func servers(fromTrust, leases, esp string) []string {
 			add(leaseServer(string(b)))
 		}
 	}
-	if b, err := os.ReadFile(filepath.Join(esp, filepath.FromSlash(slots.ServerFile))); err == nil {
-		add(string(b))
+	for _, f := range []string{slots.FleetFile, slots.ServerFile} {
+		if b, err := os.ReadFile(filepath.Join(esp, filepath.FromSlash(f))); err == nil {
+			for line := range strings.Lines(string(b)) {
+				add(line)
+			}
+		}
 	}
 	return out
 }
@@ -56,3 +63,21 @@ func leaseServer(lease string) string {
 
 // Servers returns the addresses on this machine, see servers.
 func Servers(fromTrust string) []string { return servers(fromTrust, leaseDir, slots.ESPMount) }
+
+// KeepServers writes down the servers of the fleet for the next boot, of
+// either slot. What is there already is not written again.
+func KeepServers(ctx context.Context, urls []string) error {
+	return keepServers(ctx, slots.ESPMount, urls)
+}
+
+func keepServers(ctx context.Context, mount string, urls []string) error {
+	text := strings.Join(urls, "\n") + "\n"
+	if b, err := os.ReadFile(filepath.Join(mount, filepath.FromSlash(slots.FleetFile))); err == nil && string(b) == text {
+		return nil
+	}
+	esp, err := espdir.Open(mount)
+	if err != nil {
+		return err
+	}
+	return esp.Put(ctx, slots.FleetFile, strings.NewReader(text), int64(len(text)))
+}

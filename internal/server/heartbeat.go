@@ -31,7 +31,7 @@ func (s *Server) heartbeat(w http.ResponseWriter, r *http.Request, known *fleet.
 	m := s.mood(known.Name, rep)
 	if m == nil {
 		if isQuiet, err = s.quiet(r.Context(), known, rep, now); err != nil || isQuiet {
-			return &api.HeartbeatResponse{Desired: known.Desired, Interval: int(s.Heartbeat.Seconds()), Ask: known.Ask}, err
+			return s.wanted(known), err
 		}
 	}
 	err = s.Store.Update(r.Context(), func(tx store.Tx) (err error) {
@@ -45,7 +45,12 @@ func (s *Server) heartbeat(w http.ResponseWriter, r *http.Request, known *fleet.
 		s.news.tell()
 	}
 	s.poke()
-	return &api.HeartbeatResponse{Desired: n.Desired, Interval: int(s.Heartbeat.Seconds()), Ask: n.Ask}, nil
+	return s.wanted(n), nil
+}
+
+// wanted is the answer to a heartbeat.
+func (s *Server) wanted(n *fleet.Node) *api.HeartbeatResponse {
+	return &api.HeartbeatResponse{Desired: n.Desired, Interval: int(s.Heartbeat.Seconds()), Ask: n.Ask, Servers: s.live().Servers}
 }
 
 func (s *Server) takeIn(ctx context.Context, tx store.Tx, name string, rep *fleet.Report, m *note, now time.Time) (*fleet.Node, []note, error) {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -356,3 +357,28 @@ type broken struct{ store.Store }
 func (broken) Nodes(context.Context) ([]*fleet.Node, error) { return nil, errBroken }
 
 var errBroken = errors.New("disk on fire")
+
+// Nodes are told all servers of the fleet with each heartbeat, with news or
+// without, and of a change at once.
+func TestServersAreTold(t *testing.T) {
+	l := newLab(t)
+	m := l.ready(1, "rack", l.publish("1"))
+	told := func() []string {
+		t.Helper()
+		hb, err := m.c.Heartbeat(ctx, &m.report)
+		l.must(err)
+		return hb.Servers
+	}
+	if got := told(); got != nil {
+		t.Errorf("a server that is alone tells of %q", got)
+	}
+	want := []string{"https://10.77.0.1:8443", "https://10.77.0.2:8443"}
+	l.reload(func(o *server.Options) { o.Servers = want })
+	if got := told(); !slices.Equal(got, want) {
+		t.Errorf("without news: told %q, want %q", got, want)
+	}
+	m.report.BootID += "'"
+	if got := told(); !slices.Equal(got, want) {
+		t.Errorf("with news: told %q, want %q", got, want)
+	}
+}

@@ -144,12 +144,18 @@ func pick(st abslot.Status, short, rootHash string) (s fleet.Slot, isThere bool)
 	return fleet.SlotA, false
 }
 
-// leaveServer keeps the server's address for a system that learns it from
-// nowhere else.
+// leaveServer keeps the addresses of the server and its peers for a system
+// that learns them from nowhere else.
 func (i *installer) leaveServer(ctx context.Context) error {
 	esp, err := espdir.Open(slots.ESPMount)
 	if err != nil {
 		return err
+	}
+	if len(i.fleet) > 0 {
+		text := strings.Join(i.fleet, "\n") + "\n"
+		if err := esp.Put(ctx, slots.FleetFile, strings.NewReader(text), int64(len(text))); err != nil {
+			return err
+		}
 	}
 	return esp.Put(ctx, slots.ServerFile, strings.NewReader(i.server+"\n"), int64(len(i.server)+1))
 }

@@ -72,6 +72,7 @@ type installer struct {
 	slots   []fleet.SlotReport
 	told    time.Time // last progress report
 	server  string
+	fleet   []string // URLs of all servers, if there are several
 }
 
 // prepare reads whom to trust and brings up TPM and network.
@@ -189,7 +190,8 @@ func (i *installer) serve(ctx context.Context) error {
 		case err != nil:
 			i.Log("%v", err)
 		default:
-			heard, i.inv = time.Now(), nil
+			heard, i.inv, i.fleet = time.Now(), nil, hb.Servers
+			i.session.Client().UseServers(hb.Servers)
 			if hb.Interval > 0 {
 				wait = time.Duration(hb.Interval) * time.Second
 			}

@@ -33,6 +33,11 @@ const ESPMount = "/run/turnout/esp"
 // suffix keeps it out of the state machine's sweeps.
 const ServerFile = "turnout/server.url"
 
+// FleetFile is the file of the ESP that holds the URLs of all servers of the
+// fleet, one a line, as one of them said. It is not there where there is one
+// server.
+const FleetFile = "turnout/fleet.url"
+
 // Devices are the partitions the machine works on.
 type Devices struct {
 	ESP      string    // "/dev/nvme0n1p1"
