@@ -10,10 +10,11 @@
 package eventlog
 
 import (
+	"bytes"
 	"crypto"
-	_ "crypto/sha1" // the bank exists, whatever it is worth
-	_ "crypto/sha256"
-	_ "crypto/sha512"
+	"crypto/sha1" // the bank exists, whatever it is worth
+	"crypto/sha256"
+	"crypto/sha512"
 	"errors"
 	"fmt"
 )
@@ -87,6 +88,33 @@ var banks = []bank{
 	{"sha512", 0x000d, crypto.SHA512},
 }
 
+// maxHash is the size of the largest digest of a bank.
+const maxHash = sha512.Size
+
+// sum appends the digest of data to dst.
+func (b bank) sum(dst, data []byte) []byte {
+	switch b.hash {
+	case crypto.SHA256:
+		s := sha256.Sum256(data)
+		return append(dst, s[:]...)
+	case crypto.SHA384:
+		s := sha512.Sum384(data)
+		return append(dst, s[:]...)
+	case crypto.SHA512:
+		s := sha512.Sum512(data)
+		return append(dst, s[:]...)
+	}
+	s := sha1.Sum(data)
+	return append(dst, s[:]...)
+}
+
+// extend appends to dst what value becomes when it is extended with digest.
+// dst may lie where value does.
+func (b bank) extend(dst, value, digest []byte) []byte {
+	var in [2 * maxHash]byte
+	return b.sum(dst, append(append(in[:0], value...), digest...))
+}
+
 func bankNamed(name string) (bank, bool) {
 	for _, b := range banks {
 		if b.name == name {
@@ -113,9 +141,13 @@ func (e Event) Digest(bank string) []byte {
 	if !ok {
 		return nil
 	}
-	for _, d := range e.Digests {
-		if d.ID == b.id {
-			return d.Value
+	return e.digest(b.id)
+}
+
+func (e *Event) digest(id uint16) []byte {
+	for i := range e.Digests {
+		if e.Digests[i].ID == id {
+			return e.Digests[i].Value
 		}
 	}
 	return nil
@@ -128,9 +160,8 @@ func (e Event) HashesData(bank string) bool {
 	if !ok {
 		return false
 	}
-	h := b.hash.New()
-	h.Write(e.Data)
-	return string(h.Sum(nil)) == string(e.Digest(bank))
+	var sum [maxHash]byte
+	return bytes.Equal(b.sum(sum[:0], e.Data), e.digest(b.id))
 }
 
 // Has reports whether the log declares a bank.

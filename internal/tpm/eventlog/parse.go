@@ -20,32 +20,62 @@ const (
 
 // Parse reads a whole log. The error is ErrEmpty, a *MalformedError, or says
 // that the log is larger than MaxSize.
-func Parse(b []byte) (*Log, error) {
+func Parse(b []byte) (*Log, error) { return parse(b, 0) }
+
+// ParseBank is Parse for those who ask for one bank only: the log is checked
+// as a whole, but events keep their digest in that bank alone. A bank that
+// this package does not know leaves none.
+func ParseBank(b []byte, bank string) (*Log, error) {
+	k, ok := bankNamed(bank)
+	if !ok {
+		return parse(b, 0xffff)
+	}
+	return parse(b, k.id)
+}
+
+// parse reads a log, and keeps the digests of one algorithm, or, for 0, all.
+func parse(b []byte, keep uint16) (*Log, error) {
 	if len(b) == 0 {
 		return nil, ErrEmpty
 	}
 	if len(b) > MaxSize {
 		return nil, fmt.Errorf("event log of %d bytes is larger than the %d that are accepted", len(b), MaxSize)
 	}
-	p := &parser{rest: b, log: &Log{Algorithms: []Algorithm{{ID: 0x0004, Size: 20}}}}
+	p := &parser{rest: b, log: &Log{Algorithms: legacyAlgorithms}, keep: keep}
+	p.log.Events = make([]Event, 0, expectEvents(b))
 	size := len(b)
 	for len(p.rest) > 0 && !p.padding() {
-		at := size - len(p.rest)
-		e := Event{Index: len(p.log.Events), Offset: at}
-		if err := p.event(&e); err != nil {
-			return nil, &MalformedError{Event: e.Index, Offset: at, Reason: err.Error(), Prefix: p.log}
+		at, i := size-len(p.rest), len(p.log.Events)
+		p.log.Events = append(p.log.Events, Event{Index: i, Offset: at})
+		if err := p.event(&p.log.Events[i]); err != nil {
+			p.log.Events = p.log.Events[:i]
+			return nil, &MalformedError{Event: i, Offset: at, Reason: err.Error(), Prefix: p.log}
 		}
-		p.log.Events = append(p.log.Events, e)
 	}
 	return p.log, nil
+}
+
+// legacyAlgorithms are those of a log without a header.
+var legacyAlgorithms = []Algorithm{{ID: 0x0004, Size: 20}}
+
+// expectEvents guesses how many events a log has, so that the room for them
+// is allocated once. Real ones have 300 to 550 bytes each.
+func expectEvents(b []byte) int {
+	n := len(b)
+	for fill := b[n-1]; n > 0 && (fill == 0 || fill == 0xff) && b[n-1] == fill; {
+		n--
+	}
+	return n/360 + 8
 }
 
 // parser reads a log from front to back.
 type parser struct {
 	rest     []byte
 	log      *Log
-	locality bool // a StartupLocality event was seen
-	pcr0     bool // an event that extends PCR 0 was seen
+	keep     uint16   // algorithm whose digests are kept, 0 for all
+	digest   []Digest // room for those of all events
+	locality bool     // a StartupLocality event was seen
+	pcr0     bool     // an event that extends PCR 0 was seen
 }
 
 // padding reports whether only filling follows: firmware that hands over a
@@ -97,7 +127,7 @@ func (p *parser) event(e *Event) error {
 	} else {
 		var d []byte
 		d, err = p.take(20, "SHA-1 digest")
-		e.Digests = []Digest{{ID: 0x0004, Value: d}}
+		e.Digests = p.kept(0x0004, d, len(p.digest))
 	}
 	if err != nil {
 		return err
@@ -122,6 +152,7 @@ func (p *parser) digests(e *Event) error {
 	if int64(n) > int64(len(p.log.Algorithms)) {
 		return fmt.Errorf("%d digests, the header declares %d algorithms", n, len(p.log.Algorithms))
 	}
+	first, seen := len(p.digest), 0
 	for range n {
 		b, err := p.take(2, "digest algorithm")
 		if err != nil {
@@ -132,16 +163,29 @@ func (p *parser) digests(e *Event) error {
 		if i < 0 {
 			return fmt.Errorf("digest of algorithm %#04x, which the header does not declare", id)
 		}
-		if slices.ContainsFunc(e.Digests, func(d Digest) bool { return d.ID == id }) {
+		if seen>>i&1 == 1 {
 			return fmt.Errorf("two digests of algorithm %#04x", id)
 		}
+		seen |= 1 << i
 		v, err := p.take(p.log.Algorithms[i].Size, "digest")
 		if err != nil {
 			return err
 		}
-		e.Digests = append(e.Digests, Digest{ID: id, Value: v})
+		e.Digests = p.kept(id, v, first)
 	}
 	return nil
+}
+
+// kept keeps a digest if its algorithm is wanted, and returns those of the
+// event, which begin at first.
+func (p *parser) kept(id uint16, value []byte, first int) []Digest {
+	if p.keep == 0 || p.keep == id {
+		if p.digest == nil {
+			p.digest = make([]Digest, 0, cap(p.log.Events))
+		}
+		p.digest = append(p.digest, Digest{ID: id, Value: value})
+	}
+	return slices.Clip(p.digest[first:])
 }
 
 // meaning handles the events that say something about the log itself.
@@ -208,5 +252,8 @@ func (p *parser) header(e *Event) error {
 		algs = append(algs, a)
 	}
 	p.log.Agile, p.log.Algorithms = true, algs
+	if p.keep == 0 {
+		p.digest = make([]Digest, 0, len(algs)*cap(p.log.Events))
+	}
 	return nil
 }

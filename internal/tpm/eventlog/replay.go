@@ -4,16 +4,46 @@ import "strings"
 
 // Replay returns the PCR values that the events of the log lead to in a bank
 // ("sha1", "sha256", "sha384", "sha512"): one for each PCR with at least one
-// extending event, and PCR 0 if the log tells a start locality. A PCR with an event that has no digest in the bank is left
-// out. The result is nil if the log or this package lacks the bank.
-func (l *Log) Replay(bank string) map[int][]byte {
-	if !l.Has(bank) {
+// extending event, and PCR 0 if the log tells a start locality. A PCR with an
+// event that has no digest in the bank is left out. The result is nil if the
+// log or this package lacks the bank. Where pcrs are given only those are
+// looked at.
+func (l *Log) Replay(bank string, pcrs ...int) map[int][]byte {
+	b, ok := bankNamed(bank)
+	if !ok || !l.Has(bank) {
 		return nil
 	}
-	out := map[int][]byte{}
+	wanted := uint32(1<<PCRs - 1)
+	if len(pcrs) > 0 {
+		wanted = 0
+	}
+	for _, p := range pcrs {
+		wanted |= 1 << p
+	}
+	size := b.hash.Size()
+	all := make([]byte, PCRs*size)
+	value := func(pcr int) []byte { return all[pcr*size : (pcr+1)*size : (pcr+1)*size] }
+	all[size-1] = l.Locality
+	var extended, unknown [PCRs]bool
+	extended[0] = l.Locality != 0
+	for i := range l.Events {
+		e := &l.Events[i]
+		if !e.Extends() || wanted>>e.PCR&1 == 0 {
+			continue
+		}
+		extended[e.PCR] = true
+		d := e.digest(b.id)
+		if d == nil {
+			unknown[e.PCR] = true
+			continue
+		}
+		v := value(e.PCR)
+		b.extend(v[:0], v, d)
+	}
+	out := make(map[int][]byte, PCRs)
 	for pcr := range PCRs {
-		if v, n := l.ReplayPCR(bank, pcr, len(l.Events)); v != nil && (n > 0 || pcr == 0 && l.Locality != 0) {
-			out[pcr] = v
+		if extended[pcr] && !unknown[pcr] && wanted>>pcr&1 == 1 {
+			out[pcr] = value(pcr)
 		}
 	}
 	return out
@@ -31,16 +61,17 @@ func (l *Log) ReplayPCR(bank string, pcr, upTo int) (value []byte, extended int)
 	if pcr == 0 {
 		value[len(value)-1] = l.Locality
 	}
-	for _, e := range l.Events[:upTo] {
+	for i := range l.Events[:upTo] {
+		e := &l.Events[i]
 		if e.PCR != pcr || !e.Extends() {
 			continue
 		}
 		extended++
-		d := e.Digest(bank)
+		d := e.digest(b.id)
 		if d == nil {
 			return nil, extended
 		}
-		value = Extend(bank, value, d)
+		b.extend(value[:0], value, d)
 	}
 	return value, extended
 }
@@ -52,10 +83,7 @@ func Extend(bank string, value, digest []byte) []byte {
 	if !ok {
 		panic("eventlog: no bank " + bank)
 	}
-	h := b.hash.New()
-	h.Write(value)
-	h.Write(digest)
-	return h.Sum(nil)
+	return b.extend(nil, value, digest)
 }
 
 // Hash returns the digest of data in a bank. It panics on a bank that Replay
@@ -65,9 +93,7 @@ func Hash(bank string, data []byte) []byte {
 	if !ok {
 		panic("eventlog: no bank " + bank)
 	}
-	h := b.hash.New()
-	h.Write(data)
-	return h.Sum(nil)
+	return b.sum(nil, data)
 }
 
 // Size returns the number of bytes of a digest in a bank, 0 for one that
@@ -81,7 +107,7 @@ func Size(bank string) int {
 }
 
 // Extends reports whether the event changed its PCR.
-func (e Event) Extends() bool { return e.Type != NoAction && e.PCR < PCRs }
+func (e *Event) Extends() bool { return e.Type != NoAction && e.PCR < PCRs }
 
 // String names the event for people: type and Describe.
 func (e Event) String() string {

@@ -82,10 +82,7 @@ func (c *court) nameEvent(f *fleet.Finding, approved []string) {
 	if len(approved) == 0 {
 		return
 	}
-	for _, e := range c.log.Events {
-		if e.PCR != f.PCR || !e.Extends() {
-			continue
-		}
+	for _, e := range c.eventsOf(f.PCR) {
 		d := hexOf(e.Digest(c.in.Bank))
 		if len(approved) == 0 || approved[0] != d {
 			f.Event, f.What, f.Expected, f.Seen = e.Index, e.String(), "", d
@@ -119,7 +116,7 @@ func warning(fs []fleet.Finding) string {
 // Learn returns what the firmware of an accepted machine measured, as a
 // baseline that nobody has approved yet. State and times are the caller's.
 func Learn(model fleet.Model, bank string, pcrs map[int]string, rawLog []byte) (*fleet.Baseline, error) {
-	log, err := eventlog.Parse(rawLog)
+	log, err := eventlog.ParseBank(rawLog, bank)
 	if err != nil {
 		return nil, err
 	}

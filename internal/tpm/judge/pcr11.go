@@ -18,8 +18,8 @@ func extendPhase(bank string, value []byte, phase string) []byte {
 	if value == nil {
 		return nil
 	}
-	for _, w := range measure.Words(phase) {
-		value = eventlog.Extend(bank, value, eventlog.Hash(bank, []byte(w)))
+	for _, d := range known[bank].phases[phase] {
+		value = eventlog.Extend(bank, value, d)
 	}
 	return value
 }
@@ -96,10 +96,7 @@ func (c *court) explainSections(sections []manifest.UKISection) {
 			step{s.Name, d, true})
 	}
 	i := 0
-	for _, e := range c.log.Events {
-		if e.PCR != 11 || !e.Extends() {
-			continue
-		}
+	for _, e := range c.eventsOf(11) {
 		if i == len(want) {
 			f := c.unexpected(e, "the UKI has a section more than was built: "+e.Describe())
 			c.verdict.Findings = append(c.verdict.Findings, f)

@@ -97,28 +97,20 @@ func (c *court) candidates() []manifest.BootPath {
 // known by digests: Calling, one separator, applications, and for each failed
 // boot option Returning, Calling.
 func (c *court) starts() ([]start, *fleet.Finding) {
-	calling := string(eventlog.Hash(c.in.Bank, []byte(measure.ActionCalling)))
-	returning := string(eventlog.Hash(c.in.Bank, []byte(measure.ActionReturning)))
-	separators := map[string]bool{
-		string(eventlog.Hash(c.in.Bank, []byte{0, 0, 0, 0})):             true,
-		string(eventlog.Hash(c.in.Bank, []byte{0xff, 0xff, 0xff, 0xff})): true,
-	}
+	known := known[c.in.Bank]
 	out := []start{{}}
 	separated := false
-	for _, e := range c.log.Events {
-		if e.PCR != 4 || !e.Extends() {
-			continue
-		}
+	for _, e := range c.eventsOf(4) {
 		cur := &out[len(out)-1]
-		switch d := string(e.Digest(c.in.Bank)); {
-		case separators[d] && separated:
+		switch d := e.Digest(c.in.Bank); {
+		case known.isSeparator(d) && separated:
 			f := c.unexpected(e, "a second separator")
 			return nil, &f
-		case separators[d]:
+		case known.isSeparator(d):
 			separated = true
-		case d == returning:
+		case string(d) == known.returning:
 			cur.returned = true
-		case d == calling:
+		case string(d) == known.calling:
 			if cur.returned || len(cur.apps) > 0 {
 				out = append(out, start{})
 			}

@@ -1,7 +1,6 @@
 package judge
 
 import (
-	"bytes"
 	"encoding/binary"
 	"fmt"
 	"unicode/utf16"
@@ -24,18 +23,11 @@ func (c *court) judgePCR7() {
 	if !c.proven[7] {
 		return
 	}
-	separators := [][]byte{
-		eventlog.Hash(c.in.Bank, []byte{0, 0, 0, 0}),
-		eventlog.Hash(c.in.Bank, []byte{0xff, 0xff, 0xff, 0xff}),
-	}
-	told := map[string]bool{}
+	known := known[c.in.Bank]
+	told := map[string]eventlog.Event{}
 	separated := false
-	for _, e := range c.log.Events {
-		if e.PCR != 7 || !e.Extends() {
-			continue
-		}
-		d := e.Digest(c.in.Bank)
-		if bytes.Equal(d, separators[0]) || bytes.Equal(d, separators[1]) {
+	for _, e := range c.eventsOf(7) {
+		if known.isSeparator(e.Digest(c.in.Bank)) {
 			if separated {
 				c.verdict.Findings = append(c.verdict.Findings, c.unexpected(e, "a second separator in PCR 7"))
 			}
@@ -43,16 +35,21 @@ func (c *court) judgePCR7() {
 			continue
 		}
 		name := variableName(e.Data)
-		if !settings[name] || !e.HashesData(c.in.Bank) {
+		if !settings[name] {
 			continue
 		}
+		// Hashing the data, a dbx above all, costs more than all the rest:
+		// only that of an event that would be refused is looked at.
+		before, isTold := told[name]
 		switch {
-		case separated:
+		case separated && e.HashesData(c.in.Bank):
 			c.verdict.Findings = append(c.verdict.Findings, c.unexpected(e, fmt.Sprintf("Secure Boot variable %s is measured after the separator", name)))
-		case told[name]:
+		case isTold && e.HashesData(c.in.Bank) && before.HashesData(c.in.Bank):
 			c.verdict.Findings = append(c.verdict.Findings, c.unexpected(e, fmt.Sprintf("Secure Boot variable %s is measured twice", name)))
+		case isTold && before.HashesData(c.in.Bank):
+			continue // this one does not count, and must not hide that one
 		}
-		told[name] = true
+		told[name] = e
 	}
 }
 

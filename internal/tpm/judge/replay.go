@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"iter"
 
 	"github.com/turnout-project/turnout/internal/tpm/eventlog"
 	"github.com/turnout-project/turnout/internal/tpm/measure"
@@ -15,7 +16,7 @@ var firmwarePCRs = []int{0, 1, 2, 3, 4, 5, 6, 7, 12, 13}
 
 // readLog parses the log.
 func (c *court) readLog() bool {
-	log, err := eventlog.Parse(c.in.Log)
+	log, err := eventlog.ParseBank(c.in.Log, c.in.Bank)
 	var m *eventlog.MalformedError
 	switch {
 	case errors.Is(err, eventlog.ErrEmpty):
@@ -37,9 +38,20 @@ func (c *court) readLog() bool {
 		return false
 	}
 	c.log = log
-	c.replayed = log.Replay(c.in.Bank)
+	c.replayed = log.Replay(c.in.Bank, Selection...)
 	c.proven = map[int]bool{}
 	return true
+}
+
+// eventsOf goes through the events that extended a PCR.
+func (c *court) eventsOf(pcr int) iter.Seq2[int, eventlog.Event] {
+	return func(yield func(int, eventlog.Event) bool) {
+		for i := range c.log.Events {
+			if e := &c.log.Events[i]; e.PCR == pcr && e.Extends() && !yield(i, *e) {
+				return
+			}
+		}
+	}
 }
 
 // logValue returns what the log says a PCR must be: the replayed value, or
@@ -48,7 +60,10 @@ func (c *court) logValue(pcr int) []byte {
 	if v, ok := c.replayed[pcr]; ok {
 		return v
 	}
-	v, _ := c.log.ReplayPCR(c.in.Bank, pcr, len(c.log.Events))
+	v, n := c.log.ReplayPCR(c.in.Bank, pcr, len(c.log.Events))
+	if n == 0 {
+		c.replayed[pcr] = v
+	}
 	return v
 }
 

@@ -29,10 +29,10 @@ func (c *court) judgeZero() {
 // UKI's own command line.
 func (c *court) nameAddition(f *fleet.Finding) {
 	own := c.in.Manifest.Measurements.Cmdline[c.in.Bank]
-	for _, e := range c.log.Events {
-		if e.PCR != f.PCR || !e.Extends() || !c.proven[f.PCR] {
-			continue
-		}
+	if !c.proven[f.PCR] {
+		return
+	}
+	for _, e := range c.eventsOf(f.PCR) {
 		if d := hexOf(e.Digest(c.in.Bank)); d != own {
 			f.Event, f.What, f.Expected, f.Seen = e.Index, e.String(), "", d
 			return

@@ -67,7 +67,7 @@ func (a *attest) parseSelections(r *reader) error {
 		return refuse(KindMalformed, "%d PCR selections", n)
 	}
 	for range n {
-		s := selection{alg: r.uint16()}
+		s := selection{alg: r.uint16(), pcrs: make([]int, 0, 24)}
 		size := int(r.uint8())
 		if size > maxBitmap {
 			return refuse(KindMalformed, "PCR selection of %d bytes", size)
