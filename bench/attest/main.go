@@ -18,12 +18,7 @@ package main
 
 import (
 	"crypto"
-	"crypto/ecdsa"
-	"crypto/elliptic"
 	"crypto/rand"
-	"crypto/sha256"
-	"encoding/binary"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"flag"
@@ -36,14 +31,13 @@ import (
 	"time"
 
 	"github.com/google/go-attestation/attest"
-	"github.com/google/go-tpm/tpm2"
 
 	"github.com/turnout-project/turnout/internal/fleet"
 	"github.com/turnout-project/turnout/internal/manifest"
-	"github.com/turnout-project/turnout/internal/tpm/eventlog"
 	"github.com/turnout-project/turnout/internal/tpm/judge"
 	"github.com/turnout-project/turnout/internal/tpm/measure"
 	"github.com/turnout-project/turnout/internal/tpm/quote"
+	"github.com/turnout-project/turnout/internal/tpm/softtpm"
 )
 
 func main() {
@@ -51,10 +45,6 @@ func main() {
 	turns := flag.Int("turns", 20, "turns of each verifier with each log")
 	flag.Parse()
 	runtime.GOMAXPROCS(1) // figures are per core
-	s, err := newSigner()
-	if err != nil {
-		fail(err)
-	}
 	files, err := logs()
 	if err != nil {
 		fail(err)
@@ -62,7 +52,7 @@ func main() {
 	fmt.Printf("%-44s %6s %12s %12s %6s %10s %10s\n", "log", "KB", "turnout/s", "go-attest/s", "ratio", "B/verif.", "B/go-att.")
 	product, n := 1.0, 0
 	for _, f := range files {
-		in, err := s.input(f)
+		in, err := newInput(f)
 		if err != nil {
 			fmt.Printf("%-44s left out: %v\n", filepath.Base(f), err)
 			continue
@@ -153,71 +143,34 @@ func logs() ([]string, error) {
 	return out, nil
 }
 
-// signer stands for a TPM: it signs quotes over whatever PCR values it is told.
-type signer struct {
-	key *ecdsa.PrivateKey
-	ak  []byte // TPM2B_PUBLIC
-}
-
-func newSigner() (*signer, error) {
-	k, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		return nil, err
-	}
-	raw, err := k.PublicKey.Bytes()
-	if err != nil {
-		return nil, err
-	}
-	pub := tpm2.TPMTPublic{
-		Type: tpm2.TPMAlgECC, NameAlg: tpm2.TPMAlgSHA256,
-		ObjectAttributes: tpm2.TPMAObject{FixedTPM: true, FixedParent: true, SensitiveDataOrigin: true, UserWithAuth: true, Restricted: true, SignEncrypt: true},
-		Parameters: tpm2.NewTPMUPublicParms(tpm2.TPMAlgECC, &tpm2.TPMSECCParms{
-			Scheme:  tpm2.TPMTECCScheme{Scheme: tpm2.TPMAlgECDSA, Details: tpm2.NewTPMUAsymScheme(tpm2.TPMAlgECDSA, &tpm2.TPMSSigSchemeECDSA{HashAlg: tpm2.TPMAlgSHA256})},
-			CurveID: tpm2.TPMECCNistP256,
-		}),
-		Unique: tpm2.NewTPMUPublicID(tpm2.TPMAlgECC, &tpm2.TPMSECCPoint{X: tpm2.TPM2BECCParameter{Buffer: raw[1:33]}, Y: tpm2.TPM2BECCParameter{Buffer: raw[33:]}}),
-	}
-	return &signer{key: k, ak: tpm2.Marshal(tpm2.New2B(pub))}, nil
-}
-
 // input is one attestation.
 type input struct {
 	ak, nonce, quote, sig, log []byte
 	pcrs                       map[int][]byte
-	manifest                   *manifest.Manifest
+	manifest                   manifest.Manifest
 	theirs                     *attest.AKPublic // parsed once: Turnout remembers keys too
 }
 
-func (s *signer) input(file string) (*input, error) {
+func newInput(file string) (*input, error) {
 	raw, err := os.ReadFile(file)
 	if err != nil {
 		return nil, err
 	}
-	log, err := eventlog.Parse(raw)
+	if len(raw) < 14000 {
+		return nil, fmt.Errorf("only %d bytes", len(raw))
+	}
+	tpm, err := softtpm.New()
 	if err != nil {
 		return nil, err
 	}
-	if !log.Has("sha256") || len(raw) < 14000 {
-		return nil, fmt.Errorf("no SHA-256 bank, or only %d bytes", len(raw))
-	}
-	in := &input{ak: s.ak, nonce: make([]byte, 32), log: raw, pcrs: map[int][]byte{}}
+	in := &input{ak: tpm.AK(), nonce: make([]byte, 32), log: raw}
 	rand.Read(in.nonce) //nolint:errcheck // never fails
-	replayed := log.Replay("sha256")
-	for _, p := range judge.Selection {
-		in.pcrs[p] = make([]byte, 32)
-		if v := replayed[p]; v != nil {
-			in.pcrs[p] = v
-		}
-	}
-	// A boot without a UKI: PCR 11 is what the phase leads to from nothing.
-	for _, w := range []string{"enter-initrd", "leave-initrd"} {
-		in.pcrs[11] = eventlog.Extend("sha256", in.pcrs[11], eventlog.Hash("sha256", []byte(w)))
-	}
-	in.quote, in.sig, err = s.sign(in)
-	if err != nil {
+	if in.pcrs, in.manifest.Measurements, err = softtpm.Boot(raw); err != nil {
 		return nil, err
 	}
-	in.manifest = manifestOf(log, in.pcrs)
+	if in.quote, in.sig, err = tpm.Quote(in.nonce, in.pcrs); err != nil {
+		return nil, err
+	}
 	if in.theirs, err = attest.ParseAKPublic(in.ak[2:]); err != nil {
 		return nil, err
 	}
@@ -230,58 +183,13 @@ func (s *signer) input(file string) (*input, error) {
 	return in, nil
 }
 
-// sign makes a TPMS_ATTEST over the values, and a TPMT_SIGNATURE.
-func (s *signer) sign(in *input) (attested, sig []byte, err error) {
-	be := binary.BigEndian
-	sized := func(b []byte) []byte { return append(be.AppendUint16(nil, uint16(len(b))), b...) }
-	h, bits := sha256.New(), make([]byte, 3)
-	for _, p := range judge.Selection {
-		h.Write(in.pcrs[p])
-		bits[p/8] |= 1 << (p % 8)
-	}
-	b := be.AppendUint16(be.AppendUint32(nil, 0xff544347), 0x8018)
-	b = append(b, sized(append([]byte{0, 0x0b}, make([]byte, 32)...))...) // qualified signer: a name
-	b = append(b, sized(in.nonce)...)
-	b = be.AppendUint64(b, 1000)
-	b = be.AppendUint32(be.AppendUint32(b, 5), 0)
-	b = be.AppendUint64(append(b, 1), 1)
-	b = append(be.AppendUint16(be.AppendUint32(b, 1), 0x000b), 3)
-	b = append(b, bits...)
-	b = append(b, sized(h.Sum(nil))...)
-	sum := sha256.Sum256(b)
-	r, x, err := ecdsa.Sign(rand.Reader, s.key, sum[:])
-	if err != nil {
-		return nil, nil, err
-	}
-	sig = be.AppendUint16(be.AppendUint16(nil, 0x0018), 0x000b)
-	sig = append(sig, sized(r.Bytes())...)
-	return b, append(sig, sized(x.Bytes())...), nil
-}
-
-// manifestOf describes an image that boots as the machine did: the programs
-// that it started, and nothing but boot phases in PCR 11.
-func manifestOf(log *eventlog.Log, pcrs map[int][]byte) *manifest.Manifest {
-	path := manifest.BootPath{Name: measure.PathDisk}
-	for _, e := range log.Events {
-		if e.PCR == 4 && e.Type == eventlog.EFIBootServicesApp {
-			path.Applications = append(path.Applications, manifest.Application{
-				Name: fmt.Sprint("program ", len(path.Applications)), Authenticode: manifest.Digests{"sha256": hex.EncodeToString(e.Digest("sha256"))}})
-		}
-	}
-	m := &manifest.Manifest{}
-	m.Measurements.Paths = []manifest.BootPath{path}
-	m.Measurements.Zero = []int{12, 13}
-	m.Measurements.PCR11 = []manifest.PhaseValue{{Phase: measure.Phases[2], PCR: manifest.Digests{"sha256": hex.EncodeToString(pcrs[11])}}}
-	return m
-}
-
 // turnout verifies with Turnout.
 func (in *input) turnout() error {
 	a, err := quote.Verify(quote.Expect{AK: in.ak, Nonce: in.nonce, Bank: "sha256", PCRs: judge.Selection}, in.quote, in.sig, in.pcrs)
 	if err != nil {
 		return err
 	}
-	v := judge.Judge(judge.Input{Manifest: in.manifest, Path: measure.PathDisk, Stage: fleet.StageSystem, Bank: "sha256", PCRs: a.PCRs, Log: in.log})
+	v := judge.Judge(judge.Input{Manifest: &in.manifest, Path: measure.PathDisk, Stage: fleet.StageSystem, Bank: "sha256", PCRs: a.PCRs, Log: in.log})
 	if !v.Accepted {
 		return errors.New(v.Summary)
 	}

@@ -2,8 +2,9 @@
 // the API, the executor and the SQLite store of pxeserver in a process of
 // their own, adds, enrols and connects N simulated nodes over mutual TLS,
 // each with a key and a certificate of its own, lets them send heartbeats,
-// and optionally drives a rollout and kills the server in the middle. Only
-// the TPMs' arithmetic and the nodes' disks are simulated.
+// and optionally has them attest, drives a rollout and kills the server in the
+// middle. Only the TPMs' arithmetic at enrolment and the nodes' disks are
+// simulated; quotes are signed by keys in memory.
 //
 // It prints rates and latencies as the nodes see them, and exits with 1 if a
 // promise was broken: a wish that went back, more nodes on the move than
@@ -41,6 +42,7 @@ type options struct {
 	halt     bool
 	atOnce   int
 	postgres bool
+	attest   time.Duration
 	dir      string
 	serve    string
 	store    string
@@ -56,6 +58,7 @@ func main() {
 	flag.DurationVar(&o.kill, "kill", 0, "kill the server this long after the rollout began, and start it again")
 	flag.IntVar(&o.atOnce, "at-once", 10, "percentage of a pool that rollouts move at once")
 	flag.BoolVar(&o.halt, "halt", false, "then drive another one that fails on more nodes than it may, and see what is flipped back")
+	flag.DurationVar(&o.attest, "attest", 0, "have every node attest within this time, with real event logs (fetched as a Go module), then again by their hashes")
 	flag.BoolVar(&o.postgres, "postgres", false, "keep fleet state in a PostgreSQL that is started for it")
 	flag.StringVar(&o.store, "store", "", "where fleet state is kept (used by fleetsim itself)")
 	flag.StringVar(&o.dir, "dir", "", "where state is kept; a temporary folder if empty")
@@ -86,6 +89,12 @@ func run(ctx context.Context, o options) error {
 	if err != nil {
 		return err
 	}
+	var boots []booted
+	if o.attest > 0 {
+		if boots, err = publishBoots(o.dir); err != nil {
+			return err
+		}
+	}
 	p := &child{o: o}
 	if o.postgres {
 		if p.pg, err = pgtest.Start(true); err != nil {
@@ -100,7 +109,7 @@ func run(ctx context.Context, o options) error {
 		return err
 	}
 	defer p.kill()
-	f, err := newFleetSim(o, p, token)
+	f, err := newFleetSim(o, p, token, boots)
 	if err != nil {
 		return err
 	}
@@ -139,7 +148,7 @@ func (p *child) start(ctx context.Context) error {
 		p.address = l.Addr().String()
 		l.Close()
 	}
-	p.cmd = exec.CommandContext(ctx, os.Args[0], "-serve", p.address, "-dir", p.o.dir, "-interval", p.o.interval.String(), "-store", p.o.store)
+	p.cmd = exec.CommandContext(ctx, os.Args[0], "-serve", p.address, "-dir", p.o.dir, "-interval", p.o.interval.String(), "-store", p.o.store, "-attest", p.o.attest.String())
 	p.cmd.Stderr = os.Stderr
 	out, err := p.cmd.StdoutPipe()
 	if err != nil {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/turnout-project/turnout/internal/api"
 	"github.com/turnout-project/turnout/internal/fleet"
+	"github.com/turnout-project/turnout/internal/tpm/softtpm"
 )
 
 // simNode is one simulated machine: a real client with a certificate of its
@@ -18,6 +19,8 @@ type simNode struct {
 	name, pool string
 	mac        fleet.MAC
 	c          *api.NodeClient
+	tpm        *softtpm.TPM // nil: it does not attest
+	boot       *booted
 	rnd        *rand.Rand
 	fails      bool // does not come up with the new image
 	failsBad   bool // nor with the bad one
@@ -66,6 +69,9 @@ func (n *simNode) join(ctx context.Context) error {
 		return err
 	}
 	ek, ak := []byte("ek "+n.name), []byte("ak "+n.name)
+	if n.tpm != nil {
+		ak = n.tpm.AK()
+	}
 	r, err := n.c.Enrol(ctx, &api.EnrolRequest{EKPublic: ek, AKPublic: ak, CSR: csr, MACs: []fleet.MAC{n.mac}, Stage: fleet.StageSystem, BootID: n.report.BootID})
 	if err != nil {
 		return err

@@ -14,6 +14,7 @@ import (
 
 	"github.com/turnout-project/turnout/internal/api"
 	"github.com/turnout-project/turnout/internal/fleet"
+	"github.com/turnout-project/turnout/internal/tpm/softtpm"
 )
 
 // fleetSim is a simulation under way.
@@ -22,18 +23,19 @@ type fleetSim struct {
 	p     *child
 	op    *api.Client
 	nodes []*simNode
+	boots []booted
 	lat   latencies
 	hand  int                         // nodes of canary that an operator moved himself
 	away  map[string]*[2]atomic.Int64 // by pool: nodes that do not serve now, and the most there were
 }
 
-func newFleetSim(o options, p *child, token string) (*fleetSim, error) {
+func newFleetSim(o options, p *child, token string, boots []booted) (*fleetSim, error) {
 	ca, err := os.ReadFile(filepath.Join(o.dir, "ca.pem"))
 	if err != nil {
 		return nil, err
 	}
 	url := "https://" + p.address
-	f := &fleetSim{o: o, p: p, away: map[string]*[2]atomic.Int64{"canary": {}, "rack": {}}}
+	f := &fleetSim{o: o, p: p, boots: boots, away: map[string]*[2]atomic.Int64{"canary": {}, "rack": {}}}
 	if f.op, err = api.NewClient(url, ca, token); err != nil {
 		return nil, err
 	}
@@ -46,6 +48,12 @@ func newFleetSim(o options, p *child, token string) (*fleetSim, error) {
 		n, err := newSimNode(i, pool, fails, url, ca)
 		if err != nil {
 			return nil, err
+		}
+		if len(boots) > 0 {
+			n.boot = &boots[i%len(boots)]
+			if n.tpm, err = softtpm.New(); err != nil {
+				return nil, err
+			}
 		}
 		n.failsBad = pool == "rack" && i%10 == 0
 		n.away, n.most = &f.away[pool][0], &f.away[pool][1]
@@ -98,7 +106,7 @@ func (f *fleetSim) acts(ctx context.Context) error {
 	for _, part := range []struct {
 		do   bool
 		what func(context.Context) error
-	}{{f.o.rollout, f.rollOut}, {f.o.halt, f.haltAndReturn}} {
+	}{{f.o.attest > 0, f.attestAll}, {f.o.rollout, f.rollOut}, {f.o.halt, f.haltAndReturn}} {
 		if !part.do {
 			continue
 		}

@@ -66,8 +66,15 @@ func serve(ctx context.Context, o options) error {
 	if err != nil {
 		return err
 	}
+	if err := listBoots(ctx, st, images); err != nil {
+		return err
+	}
+	var tpm server.TPM = fakeTPM{}
+	if o.attest > 0 {
+		tpm = judgingTPM{Trust: &server.Trust{}}
+	}
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
-	srv := server.New(server.Options{Store: st, Images: images, CA: ca, TPM: fakeTPM{}, Tokens: tokens,
+	srv := server.New(server.Options{Store: st, Images: images, CA: ca, TPM: tpm, Tokens: tokens,
 		Heartbeat: heartbeat, NodeCert: 24 * time.Hour, Version: "fleetsim", Log: log})
 	cert, err := ca.ServerCertificate([]string{"127.0.0.1"}, time.Now())
 	if err != nil {
@@ -130,6 +137,26 @@ func openCredential(blob, ek, ak []byte) []byte {
 	h := sha256.Sum256(fmt.Appendf(nil, "%s|%s|%s", blob, ek, ak))
 	return h[:]
 }
+
+// judgingTPM enrols as fakeTPM does, and judges evidence as a real server.
+type judgingTPM struct {
+	*server.Trust
+	fakeTPM
+}
+
+func (t judgingTPM) CheckEK(ek, cert []byte) (hash, trust string, err error) {
+	return t.fakeTPM.CheckEK(ek, cert)
+}
+
+func (t judgingTPM) AKName(ak []byte) (string, error) { return t.Trust.AKName(ak) }
+
+func (t judgingTPM) MakeCredential(ek, ak []byte) (blob, enc, secret []byte, err error) {
+	return t.fakeTPM.MakeCredential(ek, ak)
+}
+
+func (t judgingTPM) Wanted() (string, []int) { return t.Trust.Wanted() }
+
+func (t judgingTPM) Judge(e server.Evidence) (fleet.Verdict, *store.Clock) { return t.Trust.Judge(e) }
 
 func (fakeTPM) Wanted() (string, []int) { return "sha256", []int{4, 11} }
 

@@ -148,8 +148,7 @@ func (s *Server) attested(ctx context.Context, ref string, e *Evidence) (why str
 			return "", err
 		}
 		if err != nil {
-			s.log.Warn("image is listed but cannot be read", "image", i.Digest, "err", err)
-			continue
+			continue // image has told
 		}
 		e.Fleet = append(e.Fleet, img)
 		if isIt {

@@ -21,20 +21,35 @@ import (
 // image loads a published image; manifests are kept in memory.
 func (s *Server) image(digest string) (*oci.Image, error) {
 	s.mu.Lock()
-	img := s.images[digest]
+	img, bad := s.images[digest], s.broken[digest]
 	s.mu.Unlock()
 	if img != nil {
 		return img, nil
 	}
+	if bad.err != nil && s.now().Before(bad.until) {
+		return nil, bad.err
+	}
 	img, err := s.Images.Image(digest)
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	if err != nil {
+		s.log.Warn("image cannot be read", "image", digest, "err", err)
+		s.broken[digest] = unreadable{err, s.now().Add(tryImageAgain)}
 		return nil, err
 	}
-	s.mu.Lock()
+	delete(s.broken, digest)
 	s.images[digest] = img
-	s.mu.Unlock()
 	return img, nil
 }
+
+// unreadable is an image that could not be loaded: each attestation asks for
+// all of them, and should neither read the disk nor tell it again.
+type unreadable struct {
+	err   error
+	until time.Time
+}
+
+const tryImageAgain = 30 * time.Second
 
 // resolve finds the published image that an operator means: by its digest,
 // the first digits of it, "name version" or, if only one has it, a name.
@@ -245,5 +260,8 @@ func (s *Server) takeImage(req *api.PublishRequest, digest string) (*oci.Image, 
 		}
 	}
 	_, err = s.Images.PutRawManifest(req.Manifest)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.broken, digest)
 	return img, err
 }

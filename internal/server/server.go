@@ -103,6 +103,7 @@ type Server struct {
 
 	mu     sync.Mutex
 	images map[string]*oci.Image // loaded, by digest: they never change
+	broken map[string]unreadable // images that could not be loaded, by digest
 	moods  map[string]*mood      // by node, see moods.go
 	booted map[string]bootTold   // by MAC and kind, see watch.go
 	boots  chan bootLine
@@ -117,7 +118,7 @@ type Server struct {
 func New(o Options) *Server {
 	s := &Server{
 		Options: o, log: o.Log, news: newNews(), wake: make(chan struct{}, 1), boots: make(chan bootLine, 1024),
-		images: map[string]*oci.Image{}, moods: map[string]*mood{}, booted: map[string]bootTold{},
+		images: map[string]*oci.Image{}, broken: map[string]unreadable{}, moods: map[string]*mood{}, booted: map[string]bootTold{},
 	}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
