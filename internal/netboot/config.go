@@ -66,7 +66,7 @@ type Config struct {
 	Workers    int           // concurrent DHCP requests; 0: 16
 	BlockSize  int           // largest TFTP block, bytes; 0: 1400, which leaves room for tunnel headers
 	WindowSize int           // largest TFTP window (RFC 7440), blocks; 0: 16, 1: lock step
-	Transfers  int           // concurrent TFTP transfers; 0: 512
+	Transfers  int           // concurrent TFTP transfers; 0: 2048
 	Downloads  int           // concurrent HTTP downloads; 0: 1024
 	Pace       int           // bytes per second of one HTTP connection, for firmware that hangs on fast links; 0: no limit
 }
@@ -133,7 +133,7 @@ func (c Config) withDefaults() Config {
 	def(&c.Workers, 16)
 	def(&c.BlockSize, 1400)
 	def(&c.WindowSize, 16)
-	def(&c.Transfers, 512)
+	def(&c.Transfers, 2048)
 	def(&c.Downloads, 1024)
 	return c
 }

@@ -217,7 +217,7 @@ func (s *Server) run(ctx context.Context, k *sockets) error {
 		})
 	}
 	if k.tftp != nil {
-		t := &tftpServer{engine: s.engine, conn: k.tftp, active: map[netip.AddrPort]bool{}, perIP: map[netip.Addr]int{}}
+		t := &tftpServer{engine: s.engine, conn: k.tftp, pumps: &pumps{listen: s.Config.Listen, stats: &s.stats}, active: map[netip.AddrPort]bool{}, perIP: map[netip.Addr]int{}}
 		g.Go(func() error { return t.serve(ctx) })
 	}
 	if k.http != nil {

@@ -14,6 +14,7 @@ import (
 type tftpServer struct {
 	engine *engine
 	conn   *packetConn
+	pumps  *pumps
 
 	mu     sync.Mutex
 	active map[netip.AddrPort]bool
@@ -31,6 +32,7 @@ func (s *tftpServer) perClient() int { return max(8, s.engine.cfg.Transfers/4) }
 
 // serve reads requests until ctx ends, then breaks off what still runs.
 func (s *tftpServer) serve(ctx context.Context) error {
+	defer s.pumps.wg.Wait()
 	defer s.wg.Wait()
 	buf := make([]byte, 2048)
 	for {
@@ -62,7 +64,9 @@ func (s *tftpServer) request(ctx context.Context, b []byte, src netip.AddrPort, 
 	}
 	if len(s.active) >= s.engine.cfg.Transfers || s.perIP[src.Addr()] >= s.perClient() {
 		s.engine.stats.TFTPRefused.Add(1)
-		s.engine.log.Warn("tftp: too many transfers, request dropped", "client", src, "running", len(s.active))
+		if s.engine.watch.once(src.Addr().String(), "tftp.full", s.engine.now(), time.Minute) {
+			s.engine.log.Warn("tftp: too many transfers, request dropped", "client", src, "running", len(s.active))
+		}
 		return // no error packet: the client repeats its request after its timeout
 	}
 	s.active[src] = true
@@ -100,10 +104,7 @@ func (s *tftpServer) answer(ctx context.Context, b []byte, src netip.AddrPort, l
 	}
 	s.engine.stats.TFTPRefused.Add(1)
 	s.engine.log.Info("tftp: refused", "client", src, "file", printable([]byte(rq.raw)), "code", rerr.code, "reason", rerr.text)
-	if conn, err := dialFrom(local, src); err == nil {
-		_, _ = conn.Write(errorPacket(rerr.code, rerr.text))
-		conn.Close()
-	}
+	sendError(local, src, rerr.code, rerr.text)
 }
 
 // tftpFile asks the policy what the address may have.
@@ -129,6 +130,25 @@ func reasonText(a Answer) string {
 	return string(a.Kind)
 }
 
+// sendError refuses a request.
+func sendError(local netip.Addr, to netip.AddrPort, code byte, text string) {
+	if conn, err := dialFrom(local, to); err == nil {
+		_, _ = conn.Write(errorPacket(code, text))
+		conn.Close()
+	}
+}
+
+// sourceFor is the address from which to answer a client; invalid: whatever
+// the kernel chooses.
+func sourceFor(local netip.Addr, to netip.AddrPort) netip.Addr {
+	conn, err := dialFrom(local, to)
+	if err != nil {
+		return netip.Addr{}
+	}
+	defer conn.Close()
+	return addrPort(conn.LocalAddr()).Addr()
+}
+
 // dialFrom opens a socket to the client from the very address it wrote to:
 // from a port of our choice, as RFC 1350 section 4 wants.
 func dialFrom(local netip.Addr, to netip.AddrPort) (*net.UDPConn, error) {
@@ -145,27 +165,19 @@ func dialFrom(local netip.Addr, to netip.AddrPort) (*net.UDPConn, error) {
 
 func (s *tftpServer) transfer(ctx context.Context, rq readRequest, c Client, ans Answer, src netip.AddrPort, local netip.Addr) {
 	e := s.engine
-	conn, err := dialFrom(local, src)
-	if err != nil {
-		e.log.Error("tftp: opening socket", "client", src, "error", err)
-		return
-	}
 	f, err := ans.Open()
 	if err != nil {
 		e.stats.TFTPFailed.Add(1)
 		e.log.Error("tftp: opening file", "file", ans.File, "error", err)
-		_, _ = conn.Write(errorPacket(tftpUndefined, "the server cannot read the file"))
-		conn.Close()
+		sendError(local, src, tftpUndefined, cannotRead)
 		return
 	}
-	stop := context.AfterFunc(ctx, func() { conn.Close() })
-	defer stop()
-	t := newTransfer(conn, rq, f, ans.Size, e.cfg, e.stats)
+	t := newTransfer(src, sourceFor(local, src), rq, ans.Size, e.cfg, e.stats)
 	if c.Key() == "" {
 		t.retries = strangerRetries
 	}
 	start := time.Now()
-	n, err := t.run()
+	n, err := t.run(ctx, s.pumps, f)
 	e.stats.TFTPBytes.Add(n)
 	log := e.log.With("client", c.Name(), "ip", src.Addr(), "file", ans.File, "bytes", n,
 		"ms", time.Since(start).Milliseconds(), "block", t.block, "window", t.windowN)

@@ -1,15 +1,15 @@
 package netboot
 
 import (
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
-	"net"
-	"os"
+	"net/netip"
 	"time"
 
-	"github.com/pin/tftp/v3"
+	"github.com/turnout-project/turnout/internal/netboot/mmsg"
 )
 
 // Times of a TFTP transfer.
@@ -17,57 +17,58 @@ const (
 	tftpTimeout     = time.Second // until a packet is sent again, unless the client asks for another
 	tftpRetries     = 5           // then the client is gone
 	tftpMaxDuration = 30 * time.Minute
-	libraryPatience = time.Hour // the library must never time out by itself, see transfer
 )
 
 // errClientAbort is the end of a transfer by an ERROR packet of the client.
 var errClientAbort = errors.New("client ended the transfer")
 
-// transfer carries one file to one client. The library reads the file and
-// keeps the order of events; transfer is the network below it. The library
-// works in lock step and wakes another goroutine for each packet, so it is
-// asked for blocks as large as UDP can carry, and transfer cuts them into the
-// client's: block numbers that wrap to 0, windows (RFC 7440), the timeout
-// option, a fixed source address, repeating by timer only, errors that tell
-// nothing of the host.
-//
-// The library gets exactly one acknowledgement for each packet it makes, and
-// its own timeout is out of reach; so its single-port mode never sees a
-// packet for a transfer that has ended, which would panic.
+// transfer carries one file to one client: block numbers that wrap to 0,
+// windows (RFC 7440), the timeout option, a fixed source address, repeating
+// by timer only, errors that tell nothing of the host. It is a state machine;
+// its pump, or the goroutine that brings the next piece of the file, calls it
+// with the pump's lock held.
 type transfer struct {
-	conn    *net.UDPConn // connected: packets of strangers never arrive
+	peer    netip.AddrPort
+	to      mmsg.Peer
 	rq      readRequest
 	block   int // client's block size, bytes
 	windowN int // client's window, blocks
-	chunk   int // library's block size: whole windows
 	timeout time.Duration
 	retries int
 	size    int64
-	file    io.ReadSeekCloser
 	stats   *Stats
 	end     time.Time
+	pump    *pump
+	lib     *library
+	done    chan struct{} // closed at the end
 
-	started bool          // the library has its request
-	wrote   chan struct{} // the library has made a packet
-	closing chan struct{}
-	packet  []byte // that packet; the library's own until it gets its ACK
-
-	buf      []byte // headroom of one header, then what is not acknowledged
+	buf      []byte // not acknowledged: buf[from:]
+	from     int
+	last     bool   // nothing of the file follows behind buf
 	next     uint16 // number of the first block in buf
-	scratch  [64]byte
+	out      int    // packets on their way; 0: waiting for the file
+	oack     []byte // not nil: it is on its way, and no block
 	deadline time.Time
-	sent     int64 // acknowledged by the client
-	err      error // why the transfer ended early
+	tries    int
+	resent   bool
+	epoch    int // pump's, when packets were queued last
+	dead     int // packets told not to be received
+
+	sent  int64 // acknowledged by the client
+	err   error // why the transfer ended early
+	ended bool
 }
 
-const headerLen = 4 // opcode and block number before each block
+const (
+	headerLen = 4        // opcode and block number before each block
+	chunkSize = 16 << 10 // about so many bytes of the file are read at a time
+)
 
-func newTransfer(conn *net.UDPConn, rq readRequest, f io.ReadSeekCloser, size int64, cfg Config, st *Stats) *transfer {
+func newTransfer(peer netip.AddrPort, local netip.Addr, rq readRequest, size int64, cfg Config, st *Stats) *transfer {
 	t := &transfer{
-		conn: conn, rq: rq, file: f, size: size, stats: st,
+		peer: peer, to: mmsg.NewPeer(peer, local), rq: rq, size: size, stats: st,
 		block: defaultBlock, windowN: 1, timeout: tftpTimeout, retries: tftpRetries, next: 1,
-		wrote: make(chan struct{}, 1), closing: make(chan struct{}),
-		end: time.Now().Add(tftpMaxDuration),
+		end: time.Now().Add(tftpMaxDuration), done: make(chan struct{}),
 	}
 	if rq.block != 0 {
 		t.block = min(rq.block, max(cfg.BlockSize, defaultBlock))
@@ -78,247 +79,171 @@ func newTransfer(conn *net.UDPConn, rq readRequest, f io.ReadSeekCloser, size in
 	if rq.timeout != 0 {
 		t.timeout = time.Duration(rq.timeout) * time.Second
 	}
-	run := t.block * t.windowN
-	t.chunk = maxBlock / run * run
-	t.buf = make([]byte, headerLen, headerLen+t.chunk+run)
 	return t
 }
 
-// run sends the file and returns how many bytes the client has for certain.
-// It closes file and connection.
-func (t *transfer) run() (int64, error) {
-	defer t.file.Close()
-	defer t.conn.Close()
-	var srv *tftp.Server
-	srv = tftp.NewServer(func(_ string, rf io.ReaderFrom) error {
-		defer srv.Shutdown() // single-port: does not wait
-		rf.(tftp.OutgoingTransfer).SetSize(t.size)
-		_, err := rf.ReadFrom(&exactReader{t.file, t.size})
-		if t.err == nil {
-			t.err = err
-		}
-		return err
-	}, nil)
-	srv.SetTimeout(libraryPatience)
-	srv.SetBlockSizeNegotiation(false)
-	srv.SetBlockSize(max(t.chunk, defaultBlock+1))
-	srv.EnableSinglePort()
-	if err := srv.Serve(t); err != nil && t.err == nil {
-		t.err = err
+// run sends f and returns how many bytes the client has for certain. It
+// closes f.
+func (t *transfer) run(ctx context.Context, ps *pumps, f io.ReadSeekCloser) (int64, error) {
+	defer f.Close()
+	run := t.block * t.windowN
+	chunk := max(chunkSize/run, 1) * run
+	t.buf = make([]byte, 0, chunk+run)
+	t.lib = newLibrary(t, chunk)
+	if err := ps.join(t); err != nil {
+		return 0, fmt.Errorf("opening socket: %w", err)
 	}
+	defer context.AfterFunc(ctx, func() { t.abort(ctx.Err()) })()
+	t.begin()
+	t.lib.read(f, t.size)
+	<-t.done
+	p := t.pump
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	return t.sent, t.err
 }
 
-// exactReader reads exactly n bytes. A file that ends early is an error of a
-// kind that the library does not take for the last block.
-type exactReader struct {
-	r io.Reader
-	n int64
+// begin sends the option acknowledgement, if there is one.
+func (t *transfer) begin() {
+	p := t.pump
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if t.oack = t.rq.oack(t.block, t.windowN, t.size); t.oack != nil {
+		t.out = 1
+		t.send(time.Now())
+		p.flush()
+	}
 }
 
-func (e *exactReader) Read(p []byte) (int, error) {
-	if e.n == 0 {
-		return 0, io.EOF
-	}
-	k, err := e.r.Read(p[:min(int64(len(p)), e.n)])
-	e.n -= int64(k)
-	if err == io.EOF && e.n > 0 {
-		err = fmt.Errorf("file is %d bytes shorter than announced", e.n)
-	}
-	return k, err
+// abort ends a transfer from outside.
+func (t *transfer) abort(err error) {
+	t.pump.mu.Lock()
+	defer t.pump.mu.Unlock()
+	t.finish(err)
 }
 
-// LocalAddr and the deadlines make transfer a net.PacketConn for
-// the library. The only deadline it ever sets means "stop reading".
-func (t *transfer) LocalAddr() net.Addr { return &net.UDPAddr{IP: net.IPv4zero, Port: 69} }
-
-// Close is called by the library when it stops.
-func (t *transfer) Close() error { return nil }
-
-// SetReadDeadline is called by the library to end ReadFrom.
-func (t *transfer) SetReadDeadline(time.Time) error {
-	select {
-	case <-t.closing:
-	default:
-		close(t.closing)
+// finish ends the transfer; nil: the client has all of it.
+func (t *transfer) finish(err error) {
+	if t.ended {
+		return
 	}
-	return nil
+	t.ended, t.err = true, err
+	delete(t.pump.peers, t.peer)
+	t.lib.end()
+	close(t.done)
 }
 
-// SetDeadline does nothing.
-func (t *transfer) SetDeadline(time.Time) error { return nil }
+// fail ends the transfer and tells the client.
+func (t *transfer) fail(err error, text string) {
+	t.pump.conn.Send(&t.to, nil, errorPacket(tftpUndefined, text))
+	t.finish(err)
+}
 
-// SetWriteDeadline does nothing.
-func (t *transfer) SetWriteDeadline(time.Time) error { return nil }
-
-// WriteTo takes a packet of the library.
-func (t *transfer) WriteTo(p []byte, _ net.Addr) (int, error) {
-	if len(p) < headerLen {
-		return len(p), nil
+// packetIn takes a packet of the client.
+func (t *transfer) packetIn(b []byte, now time.Time) {
+	if len(b) < headerLen || b[0] != 0 {
+		return
 	}
-	if p[1] == opERROR {
-		if t.err == nil { // reading the file failed; the reason is for our log
-			t.put(errorPacket(tftpUndefined, "the server cannot read the file"))
+	switch b[1] {
+	case opACK:
+		t.ack(binary.BigEndian.Uint16(b[2:]), now)
+	case opERROR:
+		t.finish(fmt.Errorf("%w: code %d %q", errClientAbort, b[3], printable(b[headerLen:])))
+	}
+}
+
+// ack moves on. In a window, an ACK from before it says that its first block
+// was lost: it is sent again, once. More such ACKs are doubled packets, and
+// doubling ours in turn would never end.
+func (t *transfer) ack(got uint16, now time.Time) {
+	if t.out == 0 {
+		return
+	}
+	if t.oack != nil {
+		if got == 0 {
+			t.oack, t.out = nil, 0
+			t.advance(now)
 		}
-		return len(p), nil
+		return
 	}
-	t.packet = p
-	t.wrote <- struct{}{}
-	return len(p), nil
-}
-
-// put sends; errors show as missing acknowledgements.
-func (t *transfer) put(p []byte) { _, _ = t.conn.Write(p) }
-
-// ReadFrom gives the library its request, and then an acknowledgement when it
-// may go on. All sending to the client happens in here.
-func (t *transfer) ReadFrom(p []byte) (int, net.Addr, error) {
-	peer := t.conn.RemoteAddr()
-	if !t.started {
-		t.started = true
-		rq := fmt.Appendf([]byte{0, opRRQ}, "file\x00octet\x00tsize\x000\x00blksize\x00%d\x00", t.chunk)
-		return copy(p, rq), peer, nil
-	}
-	select {
-	case <-t.wrote:
-	case <-t.closing:
-		return 0, nil, os.ErrDeadlineExceeded
-	}
-	if err := t.forward(); err != nil {
-		t.err = err
-		return copy(p, errorPacket(tftpUndefined, "end")), peer, nil
-	}
-	ack := []byte{0, opACK, 0, 0}
-	if t.packet[1] == opDATA {
-		copy(ack[2:], t.packet[2:headerLen])
-	}
-	return copy(p, ack), peer, nil
-}
-
-// forward sends the library's packet to the client, in the client's terms.
-func (t *transfer) forward() error {
-	if t.packet[1] == opOACK {
-		oack := t.rq.oack(t.block, t.windowN, t.size)
-		if oack == nil {
-			return nil
+	k := int(got-t.next) + 1 // wraps with the numbers
+	switch {
+	case k <= t.out:
+		n := min(k*t.block, len(t.buf)-t.from)
+		whole := t.last && t.from+k*t.block > len(t.buf)
+		t.from += n
+		t.sent += int64(n)
+		t.next += uint16(k)
+		t.out, t.dead = 0, 0
+		if whole {
+			t.finish(nil)
+			return
 		}
-		_, err := t.exchange(func() { t.put(oack) }, 0, 1)
-		return err
+		t.advance(now)
+	case t.out > 1 && got == t.next-1 && !t.resent:
+		t.repeat(now)
+		t.resent = true
 	}
-	t.buf = append(t.buf, t.packet[headerLen:]...)
-	return t.drain(len(t.packet)-headerLen < t.chunk)
 }
 
-// drain sends whole windows of buf, and keeps what is less than one for the
-// next packet of the library; or all of it, if it is the end of the file,
-// which a short block tells the client, empty if need be.
-func (t *transfer) drain(last bool) error {
-	from := headerLen
+// advance sends the next window: whole ones, or all that is left at the end
+// of the file, which a short block tells the client, empty if need be.
+func (t *transfer) advance(now time.Time) {
+	n := 0
 	for {
-		n := (len(t.buf) - from) / t.block
-		if last {
+		n = (len(t.buf) - t.from) / t.block
+		if t.last {
 			n++
 		}
-		if n == 0 || !last && n < t.windowN {
-			t.buf = append(t.buf[:headerLen], t.buf[from:]...)
-			return nil
+		if t.last || n >= t.windowN {
+			break
 		}
-		w := min(n, t.windowN)
-		k, err := t.exchange(func() { t.putWindow(from, w) }, t.next, w)
-		if err != nil {
-			return err
+		if !t.lib.take(t) {
+			return // it will call again
 		}
-		bytes := min(k*t.block, len(t.buf)-from)
-		from += bytes
-		t.sent += int64(bytes)
-		t.next += uint16(k)
-		if last && k == n {
-			return nil
-		}
+	}
+	t.out, t.tries, t.resent = min(n, t.windowN), 0, false
+	t.send(now)
+}
+
+// send puts what is on its way on the wire.
+func (t *transfer) send(now time.Time) {
+	t.deadline, t.epoch = now.Add(t.timeout), t.pump.epoch
+	if t.oack != nil {
+		t.pump.conn.Send(&t.to, nil, t.oack)
+		return
+	}
+	for i := range t.out {
+		at := t.from + i*t.block
+		number := t.next + uint16(i)
+		t.pump.conn.Send(&t.to, []byte{0, opDATA, byte(number >> 8), byte(number)}, t.buf[at:min(at+t.block, len(t.buf))])
 	}
 }
 
-// putWindow sends n blocks from buf[from:]. Each header is written over the
-// bytes before its block for as long as the packet is sent.
-func (t *transfer) putWindow(from, n int) {
-	for i := range n {
-		end := min(from+t.block, len(t.buf))
-		head := t.buf[from-headerLen : from]
-		saved := [headerLen]byte(head)
-		head[0], head[1] = 0, opDATA
-		binary.BigEndian.PutUint16(head[2:], t.next+uint16(i))
-		t.put(t.buf[from-headerLen : end])
-		copy(head, saved[:])
-		from = end
+func (t *transfer) repeat(now time.Time) {
+	t.tries++
+	if t.tries > t.retries {
+		t.finish(errors.New("client does not answer"))
+		return
+	}
+	t.stats.TFTPRetransmits.Add(1)
+	t.send(now)
+}
+
+// tick looks at the clock.
+func (t *transfer) tick(now time.Time) {
+	switch {
+	case now.After(t.end):
+		t.finish(fmt.Errorf("transfer took longer than %s", tftpMaxDuration))
+	case t.out > 0 && now.After(t.deadline):
+		t.repeat(now)
 	}
 }
 
-// exchange sends packets first to first+n-1 and waits until the client has
-// acknowledged some; it returns how many. They are repeated by timer, and, in
-// a window, once for an ACK from before it: the first one was lost. More such
-// ACKs are doubled packets, and doubling ours in turn would never end.
-func (t *transfer) exchange(send func(), first uint16, n int) (int, error) {
-	resent := false
-	for tries := 0; tries <= t.retries; tries++ {
-		if tries > 0 {
-			t.stats.TFTPRetransmits.Add(1)
-		}
-		now := time.Now()
-		if now.After(t.end) {
-			return 0, fmt.Errorf("transfer took longer than %s", tftpMaxDuration)
-		}
-		if err := t.arm(now); err != nil {
-			return 0, err
-		}
-		send()
-		for {
-			got, err := t.readAck()
-			if errors.Is(err, os.ErrDeadlineExceeded) {
-				break
-			}
-			if err != nil {
-				return 0, err
-			}
-			if k := int(got-first) + 1; k > 0 && k <= n { // wraps with the numbers
-				return k, nil
-			}
-			if n > 1 && got == first-1 && !resent {
-				resent = true
-				break
-			}
-		}
-	}
-	return 0, errors.New("client does not answer")
-}
-
-// arm sets the time until which an answer is waited for: t.timeout, or up to
-// a quarter more, which saves setting it for each packet.
-func (t *transfer) arm(now time.Time) error {
-	if t.deadline.Sub(now) >= t.timeout {
-		return nil
-	}
-	t.deadline = now.Add(t.timeout + t.timeout/4)
-	return t.conn.SetReadDeadline(t.deadline)
-}
-
-// readAck returns the number of the next ACK.
-func (t *transfer) readAck() (uint16, error) {
-	for {
-		n, err := t.conn.Read(t.scratch[:])
-		if errors.Is(err, os.ErrDeadlineExceeded) {
-			return 0, os.ErrDeadlineExceeded
-		}
-		if err != nil { // ICMP: the client's port is closed
-			return 0, fmt.Errorf("client is gone: %w", err)
-		}
-		if n < headerLen || t.scratch[0] != 0 {
-			continue
-		}
-		switch t.scratch[1] {
-		case opACK:
-			return binary.BigEndian.Uint16(t.scratch[2:]), nil
-		case opERROR:
-			return 0, fmt.Errorf("%w: code %d %q", errClientAbort, t.scratch[3], printable(t.scratch[headerLen:n]))
-		}
+// gone is told by ICMP that the client's port is closed. Anybody can forge
+// that, so it counts only if nothing was heard in between.
+func (t *transfer) gone(err error) {
+	if t.dead++; t.dead > 1 {
+		t.finish(fmt.Errorf("client is gone: %w", err))
 	}
 }
