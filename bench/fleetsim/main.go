@@ -24,6 +24,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"strconv"
 	"syscall"
 	"time"
 
@@ -46,6 +47,7 @@ type options struct {
 	dir      string
 	serve    string
 	store    string
+	profiles bool
 }
 
 func main() {
@@ -61,6 +63,7 @@ func main() {
 	flag.DurationVar(&o.attest, "attest", 0, "have every node attest within this time, with real event logs (fetched as a Go module), then again by their hashes")
 	flag.BoolVar(&o.postgres, "postgres", false, "keep fleet state in a PostgreSQL that is started for it")
 	flag.StringVar(&o.store, "store", "", "where fleet state is kept (used by fleetsim itself)")
+	flag.BoolVar(&o.profiles, "profile", false, "write CPU profiles of the server during rollouts into -dir")
 	flag.StringVar(&o.dir, "dir", "", "where state is kept; a temporary folder if empty")
 	flag.StringVar(&o.serve, "serve", "", "be the server on this address (used by fleetsim itself)")
 	flag.Parse()
@@ -148,7 +151,8 @@ func (p *child) start(ctx context.Context) error {
 		p.address = l.Addr().String()
 		l.Close()
 	}
-	p.cmd = exec.CommandContext(ctx, os.Args[0], "-serve", p.address, "-dir", p.o.dir, "-interval", p.o.interval.String(), "-store", p.o.store, "-attest", p.o.attest.String())
+	p.cmd = exec.CommandContext(ctx, os.Args[0], "-serve", p.address, "-dir", p.o.dir, "-interval", p.o.interval.String(), "-store", p.o.store,
+		"-attest", p.o.attest.String(), "-profile="+strconv.FormatBool(p.o.profiles))
 	p.cmd.Stderr = os.Stderr
 	out, err := p.cmd.StdoutPipe()
 	if err != nil {
@@ -161,6 +165,13 @@ func (p *child) start(ctx context.Context) error {
 		return fmt.Errorf("the server did not start: %w", p.cmd.Wait())
 	}
 	return nil
+}
+
+// profile starts a profile of the server, or ends the one under way.
+func (p *child) profile() {
+	if p.o.profiles {
+		p.cmd.Process.Signal(syscall.SIGUSR1) //nolint:errcheck // a profile is for people
+	}
 }
 
 // kill ends the server without a word, as a power cut would.

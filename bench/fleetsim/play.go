@@ -22,6 +22,7 @@ type fleetSim struct {
 	o     options
 	p     *child
 	op    *api.Client
+	own   *scraper
 	nodes []*simNode
 	boots []booted
 	lat   latencies
@@ -37,6 +38,9 @@ func newFleetSim(o options, p *child, token string, boots []booted) (*fleetSim, 
 	url := "https://" + p.address
 	f := &fleetSim{o: o, p: p, boots: boots, away: map[string]*[2]atomic.Int64{"canary": {}, "rack": {}}}
 	if f.op, err = api.NewClient(url, ca, token); err != nil {
+		return nil, err
+	}
+	if f.own, err = newScraper(o.dir, url, token); err != nil {
 		return nil, err
 	}
 	for i := range o.nodes {
@@ -94,12 +98,18 @@ func (f *fleetSim) acts(ctx context.Context) error {
 		return err
 	}
 	f.lat.reset()
+	own, err := f.own.histogram(ctx)
+	if err != nil {
+		return err
+	}
 	cpu, rss0 := usage(f.p.cmd.Process.Pid)
 	size0 := f.dbSize()
 	if err := pause(ctx, f.o.run); err != nil {
 		return err
 	}
-	f.say("heartbeats: %s", f.lat.String())
+	if err := f.tell(ctx, "heartbeats", own); err != nil {
+		return err
+	}
 	after, rss := usage(f.p.cmd.Process.Pid)
 	f.say("server: %.0f %% of one core, %d MiB resident (%+d since), database %d MiB (%+d KiB since)", 100*(after-cpu).Seconds()/f.o.run.Seconds(),
 		rss>>20, (rss-rss0)>>20, f.dbSize()>>20, (f.dbSize()-size0)>>10)
@@ -110,15 +120,33 @@ func (f *fleetSim) acts(ctx context.Context) error {
 		if !part.do {
 			continue
 		}
-		f.lat.reset()
-		if err := part.what(ctx); err != nil {
+		if own, err = f.own.histogram(ctx); err != nil {
 			return err
 		}
-		f.say("heartbeats meanwhile: %s", f.lat.String())
+		f.lat.reset()
+		f.p.profile()
+		err := part.what(ctx)
+		f.p.profile()
+		if err != nil {
+			return err
+		}
+		if err := f.tell(ctx, "heartbeats meanwhile", own); err != nil {
+			return err
+		}
 		_, rss = usage(f.p.cmd.Process.Pid)
 		f.say("server: %d MiB resident, database %d MiB", rss>>20, f.dbSize()>>20)
 	}
 	return nil
+}
+
+// tell says how long heartbeats took, as the nodes saw it and as the server.
+func (f *fleetSim) tell(ctx context.Context, what string, old histogram) error {
+	f.say("%s: %s", what, f.lat.String())
+	now, err := f.own.histogram(ctx)
+	if err == nil {
+		f.say("  as the server counts: %s", now.since(old))
+	}
+	return err
 }
 
 func (f *fleetSim) dbSize() (n int64) {

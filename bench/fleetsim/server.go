@@ -54,6 +54,9 @@ func serve(ctx context.Context, o options) error {
 	if err != nil {
 		return err
 	}
+	if o.profiles {
+		go profiles(ctx, dir)
+	}
 	st, err := openStore(ctx, o)
 	if err != nil {
 		return err

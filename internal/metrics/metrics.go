@@ -44,15 +44,19 @@ func New(st store.Reader, now func() time.Time, version string) *Metrics {
 	return m
 }
 
-// Heartbeat counts one. It is quick and safe for concurrent use.
-func (m *Metrics) Heartbeat(news bool, took time.Duration) {
+// Heartbeat counts one that was taken in. It is quick and safe for concurrent
+// use.
+func (m *Metrics) Heartbeat(news bool) {
 	label := "no"
 	if news {
 		label = "yes"
 	}
 	m.beats.WithLabelValues(label).Inc()
-	m.took.Observe(took.Seconds())
 }
+
+// HeartbeatTook notes how long one took, from when its request was read to
+// its answer. It is quick and safe for concurrent use.
+func (m *Metrics) HeartbeatTook(d time.Duration) { m.took.Observe(d.Seconds()) }
 
 // Handler answers scrapes. Who may ask is the caller's to say.
 func (m *Metrics) Handler() http.Handler {

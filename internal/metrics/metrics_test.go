@@ -62,9 +62,10 @@ func scrape(t *testing.T, m *Metrics) (int, string) {
 
 func TestScrape(t *testing.T) {
 	m := New(sample(t), func() time.Time { return now }, "v1")
-	m.Heartbeat(true, time.Millisecond)
-	m.Heartbeat(false, time.Millisecond)
-	m.Heartbeat(false, time.Millisecond)
+	for _, news := range []bool{true, false, false} {
+		m.Heartbeat(news)
+		m.HeartbeatTook(time.Millisecond)
+	}
 	code, text := scrape(t, m)
 	if code != 200 {
 		t.Fatalf("status %d: %s", code, text)
@@ -114,7 +115,8 @@ func TestBrokenStoreIsNoEmptyFleet(t *testing.T) {
 // there.
 func TestNamesAreDocumented(t *testing.T) {
 	m := New(sample(t), func() time.Time { return now }, "v1")
-	m.Heartbeat(true, time.Millisecond)
+	m.Heartbeat(true)
+	m.HeartbeatTook(time.Millisecond)
 	_, text := scrape(t, m)
 	read := func(path string) string {
 		b, err := os.ReadFile(path)

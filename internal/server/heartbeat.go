@@ -13,6 +13,15 @@ import (
 	"github.com/turnout-project/turnout/internal/store"
 )
 
+// timed measures a handler of heartbeats, whoever asks and whatever it says.
+func (s *Server) timed(h http.HandlerFunc) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		began := time.Now()
+		h(w, r)
+		s.metrics.HeartbeatTook(time.Since(began))
+	}
+}
+
 // heartbeat takes in a report and answers with what is wanted.
 func (s *Server) heartbeat(w http.ResponseWriter, r *http.Request, known *fleet.Node) (any, error) {
 	rep, err := body[fleet.Report](w, r)
@@ -25,9 +34,9 @@ func (s *Server) heartbeat(w http.ResponseWriter, r *http.Request, known *fleet.
 	s.handouts.heard(known.MACs)
 	var n *fleet.Node
 	var notes []note
-	now, began := s.now(), time.Now()
+	now := s.now()
 	isQuiet := false
-	defer func() { s.metrics.Heartbeat(!isQuiet, time.Since(began)) }()
+	defer func() { s.metrics.Heartbeat(!isQuiet) }()
 	m := s.mood(known.Name, rep)
 	if m == nil {
 		if isQuiet, err = s.quiet(r.Context(), known, rep, now); err != nil || isQuiet {
@@ -62,7 +71,7 @@ func (s *Server) takeIn(ctx context.Context, tx store.Tx, name string, rep *flee
 		return nil, nil, err
 	}
 	pool := &fleet.Pool{Name: n.Pool} // as one nobody has set anything for
-	if n.Desired.Image == "" {
+	if isFresh(n, rep) {
 		if p, err := tx.Pool(ctx, n.Pool); err == nil {
 			pool = p
 		}
@@ -175,11 +184,16 @@ func recovered(n *fleet.Node, f *fleet.Failure) bool {
 	return r.Booted != fleet.NoSlot && r.Slot(r.Booted).Generation == f.Generation && fleet.Passed(r.Health)
 }
 
+// isFresh reports whether a node is to install what its pool installs: the
+// pool needs to be known of no other.
+func isFresh(n *fleet.Node, rep *fleet.Report) bool {
+	return n.State == fleet.NodeApproved && n.Desired.Image == "" && rep.BootedImage() == ""
+}
+
 // first says what a node that has never had an image should install: its
 // pool's, unless that failed here before.
 func first(n *fleet.Node, pool *fleet.Pool) (fleet.Desired, bool) {
-	ok := n.State == fleet.NodeApproved && n.Desired.Image == "" && n.Reported.BootedImage() == "" &&
-		pool.Image != "" && rollout.Banned(n, pool.Image) == nil
+	ok := isFresh(n, n.Reported) && pool.Image != "" && rollout.Banned(n, pool.Image) == nil
 	return fleet.Desired{Image: pool.Image, Reason: "first installation, image of pool " + n.Pool}, ok
 }
 

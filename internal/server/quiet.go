@@ -22,7 +22,7 @@ func (s *Server) quiet(ctx context.Context, n *fleet.Node, rep *fleet.Report, no
 		return false, err
 	}
 	pool := &fleet.Pool{Name: n.Pool}
-	if n.Desired.Image == "" {
+	if isFresh(n, rep) {
 		if p, err := s.Store.Pool(ctx, n.Pool); err == nil {
 			pool = p
 		}

@@ -195,7 +195,7 @@ func (s *Server) mux() *mux {
 	m.HandleFunc("POST "+api.PathActivate, s.fromStranger(s.activate))
 	m.HandleFunc("POST "+api.PathNonce, s.asNode(s.nonce))
 	m.HandleFunc("POST "+api.PathAttest, s.asNode(s.attest))
-	m.HandleFunc("POST "+api.PathHeartbeat, s.asNode(s.heartbeat))
+	m.HandleFunc("POST "+api.PathHeartbeat, s.timed(s.asNode(s.heartbeat)))
 	m.HandleFunc("POST "+api.PathEvents, s.asNode(s.nodeEvents))
 	m.HandleFunc("GET "+api.PathImages+"{digest}/manifest", s.asEither(s.imageManifest))
 	m.HandleFunc("GET "+api.PathImages+"{digest}/signature", s.asEither(s.imageSignature))

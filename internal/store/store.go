@@ -12,6 +12,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/turnout-project/turnout/internal/fleet"
@@ -162,6 +164,22 @@ type Enrolment struct {
 	// Serials are those of the client certificates that are taken, in hex,
 	// the newest last. None: the node must activate its TPM again.
 	Serials []string `json:"serials,omitempty"`
+}
+
+// Clone returns a copy that shares nothing that can be changed with e but the
+// keys, which nobody changes. nil stays nil.
+func (e *Enrolment) Clone() *Enrolment {
+	if e == nil {
+		return nil
+	}
+	c := *e
+	c.Serials = slices.Clone(e.Serials)
+	if e.Clock != nil {
+		k := *e.Clock
+		k.PCRs = maps.Clone(k.PCRs)
+		c.Clock = &k
+	}
+	return &c
 }
 
 // Clock is what the newest genuine quote of a TPM said: what it counts

@@ -24,6 +24,8 @@ type cache struct {
 	nodes    map[string]*fleet.Node
 	rollouts map[string]*fleet.Rollout // live ones
 	unsaved  map[string]bool           // nodes whose LastSeen is not on disk
+
+	enrolments enrolments
 }
 
 // changes is what a transaction has written so far, on top of what the
@@ -32,6 +34,7 @@ type cache struct {
 type changes struct {
 	nodes    map[string]*fleet.Node
 	rollouts map[string]*fleet.Rollout
+	enrolled map[string]bool // nodes whose enrolment was written or deleted
 	below    *changes
 	rev      int64 // that the transaction makes; only for a shared database
 }
@@ -41,13 +44,14 @@ func newCache() *cache {
 }
 
 func newChanges(below *changes) *changes {
-	return &changes{nodes: map[string]*fleet.Node{}, rollouts: map[string]*fleet.Rollout{}, below: below}
+	return &changes{nodes: map[string]*fleet.Node{}, rollouts: map[string]*fleet.Rollout{}, enrolled: map[string]bool{}, below: below}
 }
 
 // add takes over what a transaction above has written.
 func (d *changes) add(above *changes) {
 	maps.Copy(d.nodes, above.nodes)
 	maps.Copy(d.rollouts, above.rollouts)
+	maps.Copy(d.enrolled, above.enrolled)
 }
 
 // load fills the empty cache from the database.
@@ -90,6 +94,7 @@ func scanNode(r *sql.Rows) (*fleet.Node, error) {
 
 // commit takes over what a batch has written.
 func (c *cache) commit(d *changes) {
+	c.enrolments.forget(maps.Keys(d.enrolled))
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if len(d.nodes) == 0 && len(d.rollouts) == 0 || d.rev > 0 && c.rev >= d.rev {

@@ -289,6 +289,7 @@ func (c *cache) known() (int64, map[string]*fleet.Rollout) {
 
 // take takes in what was loaded, unless the cache is newer by now.
 func (c *cache) take(n *loaded) {
+	c.enrolments.forget(maps.Keys(n.nodes)) // an enrolment is written with its node, see tx.enrolled
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if n.rev <= c.rev {

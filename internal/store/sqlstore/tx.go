@@ -273,7 +273,7 @@ func (t tx) DeleteNode(ctx context.Context, name string) error {
 		return store.NotFound("node", name)
 	}
 	if err == nil {
-		t.d.nodes[name] = nil
+		t.d.nodes[name], t.d.enrolled[name] = nil, true
 	}
 	return err
 }
@@ -374,19 +374,6 @@ func (t tx) Events(ctx context.Context, q store.EventQuery) ([]fleet.Event, erro
 		out = append(out, e)
 	}
 	return out, rows.Err()
-}
-
-func (t tx) Enrolment(ctx context.Context, node string) (*store.Enrolment, error) {
-	return one[store.Enrolment](ctx, t, "enrolment", node, "SELECT doc FROM enrolment WHERE node = ?", node)
-}
-
-func (t tx) PutEnrolment(ctx context.Context, e *store.Enrolment) error {
-	return t.put(ctx, "enrolment of "+e.Node, e, "INSERT INTO enrolment(doc, node) VALUES (?, ?) ON CONFLICT (node) DO UPDATE SET doc = excluded.doc", e.Node)
-}
-
-func (t tx) DeleteEnrolment(ctx context.Context, node string) error {
-	_, err := t.exec(ctx, "DELETE FROM enrolment WHERE node = ?", node)
-	return err
 }
 
 func (t tx) PutTicket(ctx context.Context, k *store.Ticket) error {

@@ -40,6 +40,7 @@ func (s Suite) Run(t *testing.T) {
 		{"node round trip", nodeRoundTrip},
 		{"node identity is unique", nodeIdentity},
 		{"node removal forgets all", nodeRemoval},
+		{"enrolments are not remembered beyond their change", func(t *testing.T, s store.Store) { revocation(t, s, s) }},
 		{"an error undoes the update", undo},
 		{"updates of one node do not lose each other", concurrent},
 		{"returned nodes are copies", copies},

@@ -85,6 +85,64 @@ func (s Suite) twins(t *testing.T) {
 		t.Errorf("a ticket of the other's: %v", err)
 	}
 	wantErr(t, "the same once more", take(a), store.ErrNotFound)
+	update(t, b, func(tx store.Tx) error { return tx.DeleteNode(ctx(), "n1") })
+	revocation(t, a, b, a)
+}
+
+// revocation tests that an enrolment that was looked up is not remembered
+// beyond its change, by whichever of the stores it was changed, nor beyond an
+// update that was undone.
+func revocation(t *testing.T, reads store.Store, writers ...store.Store) {
+	taken := func(want string) {
+		t.Helper()
+		for range 2 { // from the database, and from wherever it is kept then
+			e, err := reads.Enrolment(ctx(), "n1")
+			if want == "" {
+				wantErr(t, "a revoked enrolment", err, store.ErrNotFound)
+				continue
+			}
+			if err != nil || len(e.Serials) != 1 || e.Serials[0] != want {
+				t.Fatalf("Enrolment = %+v, %v; want serial %q", e, err, want)
+			}
+			e.Serials[0] = "mine" // a copy
+		}
+	}
+	update(t, writers[0], func(tx store.Tx) error { return tx.CreateNode(ctx(), sample("n1")) })
+	for i := range 6 {
+		w := writers[i%len(writers)]
+		put := func(serial string) error {
+			return w.Update(ctx(), func(tx store.Tx) error {
+				err := tx.PutEnrolment(ctx(), &store.Enrolment{Node: "n1", Serials: []string{serial}})
+				if e, err := tx.Enrolment(ctx(), "n1"); err != nil || e.Serials[0] != serial {
+					t.Errorf("an update does not see its own enrolment: %+v, %v", e, err)
+				}
+				if serial == "undone" {
+					err = errors.New("undone")
+				}
+				return err
+			})
+		}
+		if err := put(fmt.Sprint("s", i)); err != nil {
+			t.Fatal(err)
+		}
+		taken(fmt.Sprint("s", i))
+		if err := put("undone"); err == nil {
+			t.Fatal("an update that failed was done")
+		}
+		taken(fmt.Sprint("s", i))
+		if i%3 == 2 {
+			update(t, w, func(tx store.Tx) error { return tx.DeleteEnrolment(ctx(), "n1") })
+			taken("")
+		}
+	}
+	if err := writers[0].Update(ctx(), func(tx store.Tx) error {
+		return tx.PutEnrolment(ctx(), &store.Enrolment{Node: "n1", Serials: []string{"last"}})
+	}); err != nil {
+		t.Fatal(err)
+	}
+	taken("last")
+	update(t, writers[len(writers)-1], func(tx store.Tx) error { return tx.DeleteNode(ctx(), "n1") })
+	taken("")
 }
 
 // gaveUp tests that a caller that goes away in the middle of its update
