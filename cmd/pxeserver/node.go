@@ -17,16 +17,20 @@ import (
 func newNodeCommand(g *globals) *cobra.Command {
 	return group("node", "Look at nodes, let them in, leave them alone",
 		newNodeListCommand(g), newNodeShowCommand(g), newNodeConsoleCommand(g), newNodeAddCommand(g), newNodeImportCommand(g), newNodeApproveCommand(g),
-		newNodeCordonCommand(g), newNodeUncordonCommand(g), newNodeUnbanCommand(g), newNodeDomainCommand(g), newNodeRevokeCommand(g), newNodeClearTPMCommand(g), newNodeRemoveCommand(g), newNodeReportCommand(g))
+		newNodeCordonCommand(g), newNodeUncordonCommand(g), newNodeUnbanCommand(g), newNodeDomainCommand(g), newNodeLabelCommand(g), newNodeRevokeCommand(g), newNodeClearTPMCommand(g), newNodeRemoveCommand(g), newNodeReportCommand(g))
 }
 
 func newNodeListCommand(g *globals) *cobra.Command {
-	var pool, state string
+	var pool, state, selector string
 	cmd := &cobra.Command{
 		Use: "list", Aliases: []string{"ls"}, Short: "List nodes",
 		Long: "Lists nodes by name: standing, slot and image, health, attestation in this boot, and\nwhen each was last heard of.\n" + exitCodes,
 		Args: cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			sel, err := selectorOf(cmd, selector)
+			if err != nil {
+				return err
+			}
 			c, err := g.client()
 			if err != nil {
 				return err
@@ -36,13 +40,13 @@ func newNodeListCommand(g *globals) *cobra.Command {
 				return err
 			}
 			nodes = slices.DeleteFunc(nodes, func(n fleet.Node) bool {
-				return pool != "" && n.Pool != pool || state != "" && string(n.State) != state
+				return !sel.Matches(n.Labels) || pool != "" && n.Pool != pool || state != "" && string(n.State) != state
 			})
 			ns := imageNames(cmd, c)
 			return g.print(cmd, nodes, func(t *tabwriter.Writer) {
 				head := []string{"NAME", "POOL", "STATE", "SLOT", "IMAGE", "HEALTH", "ATTESTED", "ACTIVITY", "SEEN"}
 				if g.isWide() {
-					head = append(head, "OTHER SLOT", "WANTED", "KERNEL", "DRIVER", "DOMAIN", "MODEL", "MACS")
+					head = append(head, "OTHER SLOT", "WANTED", "KERNEL", "DRIVER", "DOMAIN", "LABELS", "MODEL", "MACS")
 				}
 				row(t, head...)
 				for i := range nodes {
@@ -65,6 +69,7 @@ func newNodeListCommand(g *globals) *cobra.Command {
 		},
 	}
 	cmd.Flags().StringVar(&pool, "pool", "", "only nodes of this pool")
+	selectorFlag(cmd, &selector, "only nodes")
 	cmd.Flags().StringVar(&state, "state", "", "only nodes in this state: pending, approved, cordoned, quarantined")
 	must(cmd.RegisterFlagCompletionFunc("pool", g.completePools))
 	return cmd
@@ -87,7 +92,7 @@ func wideCells(n *fleet.Node, ns names) []string {
 			model = strings.TrimSpace(i.Vendor + " " + i.Product)
 		}
 	}
-	return []string{strings.TrimSpace(other), ns.of(n.Desired.Image), kernel, driver, n.Domain, model, strings.Join(macs, " ")}
+	return []string{strings.TrimSpace(other), ns.of(n.Desired.Image), kernel, driver, n.Domain, fleet.LabelText(n.Labels), model, strings.Join(macs, " ")}
 }
 
 func newNodeShowCommand(g *globals) *cobra.Command {
@@ -119,6 +124,9 @@ func showNode(t *tabwriter.Writer, n *fleet.Node, ns names) {
 	row(t, "pool", n.Pool)
 	row(t, "state", strings.TrimSuffix(string(n.State)+": "+n.Reason, ": "))
 	row(t, "MACs", strings.Join(macs, " "))
+	if len(n.Labels) > 0 {
+		row(t, "labels", fleet.LabelText(n.Labels))
+	}
 	row(t, "TPM", n.EKHash)
 	row(t, "last seen", ago(n.LastSeen))
 	if d := n.Desired; d.Image != "" {
@@ -175,12 +183,17 @@ func showReport(t *tabwriter.Writer, r *fleet.Report, ns names) {
 
 func newNodeAddCommand(g *globals) *cobra.Command {
 	var r api.NodeRequest
+	var labels []string
 	cmd := &cobra.Command{
 		Use: "add NODE", Short: "Make a node known before it is seen",
 		Long:    "Adds a node by its MAC addresses, approved at once. The first TPM that enrols with one of\nthem is bound to it; any other is refused from then on.\n" + exitCodes,
 		Example: "  pxeserver node add n7 --pool rack --mac 52:54:00:12:34:56",
 		Args:    cli.OneArg("the new node's name"),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			var err error
+			if r.Labels, err = fleet.ParseLabels(labels); err != nil {
+				return cli.Usagef(cmd, "--label: %v", err)
+			}
 			c, err := g.client()
 			if err != nil {
 				return err
@@ -191,6 +204,7 @@ func newNodeAddCommand(g *globals) *cobra.Command {
 		},
 	}
 	cmd.Flags().StringVar(&r.Pool, "pool", "default", "pool of the node")
+	cmd.Flags().StringArrayVar(&labels, "label", nil, "KEY=VALUE, see node label (repeat)")
 	cmd.Flags().StringArrayVar(&r.MACs, "mac", nil, "MAC address, in any spelling (repeat)")
 	must(cmd.RegisterFlagCompletionFunc("pool", g.completePools))
 	return cmd

@@ -17,7 +17,7 @@ import (
 )
 
 // importColumns are those of a file for node import.
-var importColumns = []string{"name", "pool", "macs", "domain"}
+var importColumns = []string{"name", "pool", "macs", "domain", "labels"}
 
 func newNodeImportCommand(g *globals) *cobra.Command {
 	var dryRun bool
@@ -25,7 +25,7 @@ func newNodeImportCommand(g *globals) *cobra.Command {
 		Use: "import FILE", Short: "Add many nodes from a CSV file",
 		Long: `Adds the nodes of a CSV file ("-" is the standard input), as node add does. Its
 first line names the columns: name and macs (several with spaces between) must
-be there, pool ("default") and domain may be. The whole file is checked first.
+be there, pool ("default"), domain and labels (gpu=h100 zone=a) may be. The whole file is checked first.
 A node that is there with the same MACs and pool is left as it is, so an import
 that broke off is run once more.
 ` + exitCodes,
@@ -97,6 +97,9 @@ func readImport(in io.Reader) ([]api.NodeRequest, error) {
 		n := api.NodeRequest{Name: get("name"), Pool: or(get("pool"), "default")}
 		if d := get("domain"); d != "" {
 			n.Domain = &d
+		}
+		if n.Labels, err = fleet.ParseLabels(strings.Fields(get("labels"))); err != nil {
+			return nil, fmt.Errorf("line %d: %w", line, err)
 		}
 		for _, m := range strings.Fields(get("macs")) {
 			mac, err := fleet.ParseMAC(m)

@@ -48,6 +48,49 @@ func registryOf(t *testing.T, l *oci.Layout) (host string) {
 	return strings.TrimPrefix(s.URL, "http://")
 }
 
+// labels picks nodes by their labels: in lists, flips and rollouts.
+func labels(t *testing.T, l *lab) {
+	t.Helper()
+	listed := func(selector string) string {
+		t.Helper()
+		var out []string
+		var nodes []fleet.Node
+		if err := json.Unmarshal([]byte(l.must("node", "list", "-l", selector, "-o", "json")), &nodes); err != nil {
+			t.Fatal(err)
+		}
+		for _, n := range nodes {
+			out = append(out, n.Name)
+		}
+		return strings.Join(out, " ")
+	}
+	l.must("node", "label", "n1", "n2", "canary=", "zone=b")
+	l.must("node", "label", "n2", "canary-")
+	for selector, want := range map[string]string{
+		"gpu=h100": "n1", "zone=b": "n1 n2", "canary": "n1", "!gpu": "n2", "zone=b,gpu!=h100": "n2", "zone=c": "",
+	} {
+		if got := listed(selector); got != want {
+			t.Errorf("node list -l %q = %q, want %q", selector, got, want)
+		}
+	}
+	for _, bad := range [][]string{
+		{"node", "list", "-l", "a b"}, {"node", "label", "n1"}, {"node", "label", "gpu=h100"}, {"node", "label", "n1", "a=b c"},
+		{"slot", "flip", "-l", "x", "n1"}, {"slot", "flip", "-l", "a b"}, {"rollout", "plan", "--image", "rack-base 1.0", "--stage", "labels:a b"},
+	} {
+		if r := l.do(bad...); r.code != exitUsage {
+			t.Errorf("%q: %+v; want a usage error", bad, r)
+		}
+	}
+	if r := l.do("slot", "flip", "-l", "zone=c", "--dry-run"); r.code != exitRefused || !strings.Contains(r.errOut, "no node matches") {
+		t.Errorf("flip of nobody: %+v", r)
+	}
+	if out := l.must("slot", "flip", "-l", "gpu=h100", "--dry-run"); !strings.Contains(out, "n1") || strings.Contains(out, "n2") {
+		t.Errorf("flip by label:\n%s", out)
+	}
+	if out := l.must("rollout", "plan", "--image", "rack-base 1.0", "--stage", "labels:canary", "--stage", "labels:zone=b"); !strings.Contains(out, "nodes with canary, 1 nodes") || !strings.Contains(out, "nodes with zone=b, 1 nodes") {
+		t.Errorf("plan by label:\n%s", out)
+	}
+}
+
 // TestOperate is what an operator does besides rollouts: images from a
 // registry, nodes from a file, who may do what, and lists in all forms.
 func TestOperate(t *testing.T) {
@@ -113,6 +156,7 @@ func TestOperate(t *testing.T) {
 		"":                                                        "first line",
 		"name,macs\nn1,52:54:00:00:00:01\nn1,52:54:00:00:00:02\n":  "line 3: n1 is node n1's",
 		"name,macs,macs\nn1,52:54:00:00:00:01,52:54:00:00:00:02\n": "at most once",
+		"name,macs,labels\nn1,52:54:00:00:00:01,gpu\n":             "line 2: label",
 		"\ufeffname;macs\nn1;52:54:00:00:00:01\n":                  "column",
 	} {
 		write(text)
@@ -120,7 +164,7 @@ func TestOperate(t *testing.T) {
 			t.Errorf("import of %q: %+v; want %q", text, r, want)
 		}
 	}
-	write("# the rack\nname,pool,macs,domain\nn1,rack,52:54:00:00:00:01 52-54-00-00-00-11,nvl-1\nn2,rack,525400000002,\n")
+	write("# the rack\nname,pool,macs,domain,labels\nn1,rack,52:54:00:00:00:01 52-54-00-00-00-11,nvl-1,gpu=h100 zone=a\nn2,rack,525400000002,,\n")
 	if out := l.must("node", "import", file, "--dry-run"); strings.Count(out, "would add") != 2 || strings.Contains(l.must("node", "list"), "n1") {
 		t.Errorf("dry run:\n%s", out)
 	}
@@ -137,6 +181,7 @@ func TestOperate(t *testing.T) {
 	if wide := l.must("node", "list", "-o", "wide"); !strings.Contains(line(wide, "n1"), "nvl-1") || !strings.Contains(wide, "OTHER SLOT") {
 		t.Errorf("wide:\n%s", wide)
 	}
+	labels(t, l)
 	var fromJSON, fromYAML any
 	if err := json.Unmarshal([]byte(l.must("node", "list", "-o", "json")), &fromJSON); err != nil {
 		t.Fatal(err)

@@ -33,7 +33,7 @@ type rolloutFlags struct {
 func (o *rolloutFlags) add(cmd *cobra.Command, g *globals) {
 	f := cmd.Flags()
 	f.StringVar(&o.image, "image", "", `image: digest, its first digits, or "name version" (needed)`)
-	f.StringArrayVar(&o.stages, "stage", nil, "a pool, a part of one (rack:10%), or nodes (nodes:n1,n2); repeat in order, the canary first, the most critical last (needed)")
+	f.StringArrayVar(&o.stages, "stage", nil, "a pool (rack), nodes by their labels (labels:gpu=h100,zone!=b), a part of either (rack:10%), or nodes (nodes:n1,n2); repeat in order, the canary first, the most critical last (needed)")
 	f.StringVar(&o.maxUnavailable, "max-unavailable", "1", "nodes of a stage on the move at once, a number or a percentage; rounded down, at least 1")
 	f.StringVar(&o.budget, "failure-budget", "0", "failed nodes tolerated before it halts, a number or a percentage of all; rounded down")
 	f.DurationVar(&o.p.Bake, "bake", 10*time.Minute, "wait after each stage but the last")
@@ -192,12 +192,17 @@ func showDraft(t *tabwriter.Writer, r *fleet.Rollout, ns names, p pace) {
 // stageText says who is in a stage.
 func stageText(s fleet.RolloutStage) string {
 	switch {
-	case s.Percent > 0:
-		return fmt.Sprintf("%d %% of pool %s", s.Percent, s.Pool)
-	case s.Pool != "":
-		return "pool " + s.Pool
+	case len(s.Nodes) > 0:
+		return "nodes by name"
 	}
-	return "nodes by name"
+	whole := "pool " + s.Pool
+	if s.Labels != "" {
+		whole = "nodes with " + s.Labels
+	}
+	if s.Percent > 0 {
+		return fmt.Sprintf("%d %% of %s", s.Percent, whole)
+	}
+	return whole
 }
 
 func newRolloutListCommand(g *globals) *cobra.Command {

@@ -19,7 +19,7 @@ func newSlotFlipCommand(g *globals) *cobra.Command {
 	var m flipMany
 	var yes bool
 	cmd := &cobra.Command{
-		Use: "flip NODE… | --pool POOL | --rollout ROLLOUT", Short: "Boot the other confirmed slot",
+		Use: "flip NODE… | --pool POOL | --selector LABELS | --rollout ROLLOUT", Short: "Boot the other confirmed slot",
 		Long: `Asks nodes to boot their other slot, which must be confirmed (good). It is
 tried like a new image: if it does not come up healthy and attested, the node
 falls back to the slot it runs now.
@@ -27,8 +27,9 @@ falls back to the slot it runs now.
 What will be done is said first. If one of the nodes cannot be flipped, none is
 touched, and the reason is given.
 
-With --pool or --rollout many nodes are flipped: those of a pool, or those that
-a rollout has moved and that still run its image. Nodes that cannot be flipped
+With --pool, --selector or --rollout many nodes are flipped: those of a pool,
+those with some labels, or those that a rollout has moved and that still run
+its image. Nodes that cannot be flipped
 are named and left out. They go in batches of --max-unavailable; the next batch
 starts when the one before runs its other slot, confirmed and healthy, and none
 starts after a node that did not get there. --now flips all at once.
@@ -36,7 +37,7 @@ starts after a node that did not get there. --now flips all at once.
 		Example: "  pxeserver slot flip n1 n2 --dry-run\n  pxeserver slot flip n1 --reason 'driver hangs under load' --yes\n  pxeserver slot flip --rollout r7 --max-unavailable 25%",
 		Args:    m.args, ValidArgsFunction: g.completeNodes,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if m.pool != "" || m.rollout != "" {
+			if m.isMany() {
 				return m.run(cmd, g, r, yes)
 			}
 			r.Nodes = args

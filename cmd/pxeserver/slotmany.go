@@ -19,6 +19,7 @@ import (
 // flipMany are the flags of `slot flip` for more nodes than one would name.
 type flipMany struct {
 	pool, rollout string
+	selector      string
 	atOnce        string
 	now           bool
 	timeout       time.Duration
@@ -28,23 +29,30 @@ func (m *flipMany) add(cmd *cobra.Command, g *globals) {
 	f := cmd.Flags()
 	f.StringVar(&m.pool, "pool", "", "flip the nodes of this pool")
 	f.StringVar(&m.rollout, "rollout", "", "flip the nodes that this rollout has moved")
-	f.StringVar(&m.atOnce, "max-unavailable", "25%", "with --pool or --rollout: nodes on the move at once, a number or a percentage; rounded down, at least 1")
-	f.BoolVar(&m.now, "now", false, "with --pool or --rollout: all at once")
-	f.DurationVar(&m.timeout, "timeout", rollout.DefaultTimeout, "with --pool or --rollout: how long a node may take")
+	selectorFlag(cmd, &m.selector, "flip the nodes")
+	f.StringVar(&m.atOnce, "max-unavailable", "25%", "with --pool, --rollout or --selector: nodes on the move at once, a number or a percentage; rounded down, at least 1")
+	f.BoolVar(&m.now, "now", false, "with --pool, --rollout or --selector: all at once")
+	f.DurationVar(&m.timeout, "timeout", rollout.DefaultTimeout, "with --pool, --rollout or --selector: how long a node may take")
 	must(cmd.RegisterFlagCompletionFunc("pool", g.completePools))
 	must(cmd.RegisterFlagCompletionFunc("rollout", g.completeRollouts))
 }
 
-// args wants either nodes, or a pool, or a rollout.
+// isMany reports whether nodes are picked rather than named.
+func (m *flipMany) isMany() bool { return m.pool != "" || m.rollout != "" || m.selector != "" }
+
+// args wants either nodes, or a pool or a selector or both, or a rollout.
 func (m *flipMany) args(cmd *cobra.Command, args []string) error {
 	ways := 0
-	for _, is := range []bool{len(args) > 0, m.pool != "", m.rollout != ""} {
+	for _, is := range []bool{len(args) > 0, m.pool != "" || m.selector != "", m.rollout != ""} {
 		if is {
 			ways++
 		}
 	}
 	if ways != 1 {
-		return cli.Usagef(cmd, "want either nodes, or --pool, or --rollout")
+		return cli.Usagef(cmd, "want either nodes, or --pool or --selector, or --rollout")
+	}
+	if _, err := selectorOf(cmd, m.selector); err != nil {
+		return err
 	}
 	if _, err := fleet.ParseAmount(m.atOnce); err != nil {
 		return cli.Usagef(cmd, "--max-unavailable: %v", err)
@@ -107,13 +115,22 @@ func (m *flipMany) nodes(ctx context.Context, c *api.Client) ([]string, error) {
 		return nil, err
 	}
 	var names []string
-	if m.pool != "" {
+	if m.rollout == "" {
+		var sel fleet.Selector
+		if m.selector != "" {
+			if sel, err = fleet.ParseSelector(m.selector); err != nil {
+				return nil, err
+			}
+		}
 		for _, n := range nodes {
-			if n.Pool == m.pool && n.State != fleet.NodePending {
+			if (m.pool == "" || n.Pool == m.pool) && sel.Matches(n.Labels) && n.State != fleet.NodePending {
 				names = append(names, n.Name)
 			}
 		}
-		if names == nil {
+		switch {
+		case names == nil && m.selector != "":
+			return nil, refusedf("no node matches %q; `pxeserver node list -o wide` shows labels", m.selector)
+		case names == nil:
 			return nil, refusedf("pool %q has no nodes", m.pool)
 		}
 		return names, nil

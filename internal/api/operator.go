@@ -53,13 +53,15 @@ const MaxEventWait = 55 * time.Second
 
 // NodeRequest carries what an act on a node needs; the rest is empty.
 type NodeRequest struct {
-	Name   string   `json:"name,omitempty"`  // add; approve: rename
-	Pool   string   `json:"pool,omitempty"`  // add, approve
-	MACs   []string `json:"macs,omitempty"`  // add; any spelling
-	Image  string   `json:"image,omitempty"` // unban, reimage: digest, its first digits, or "name version"
-	Reason string   `json:"reason,omitempty"`
-	Domain *string  `json:"domain,omitempty"` // domain: failure domain, "" for none
-	Retry  bool     `json:"retry,omitempty"`  // reimage: although the image is banned on the node
+	Name    string            `json:"name,omitempty"`  // add; approve: rename
+	Pool    string            `json:"pool,omitempty"`  // add, approve
+	MACs    []string          `json:"macs,omitempty"`  // add; any spelling
+	Image   string            `json:"image,omitempty"` // unban, reimage: digest, its first digits, or "name version"
+	Reason  string            `json:"reason,omitempty"`
+	Domain  *string           `json:"domain,omitempty"`  // domain: failure domain, "" for none
+	Labels  map[string]string `json:"labels,omitempty"`  // add, label: labels to set
+	Unlabel []string          `json:"unlabel,omitempty"` // label: keys of labels to take away
+	Retry   bool              `json:"retry,omitempty"`   // reimage: although the image is banned on the node
 }
 
 // FlipRequest asks nodes to boot their other confirmed slot.

@@ -12,6 +12,7 @@ func (n *Node) Clone() *Node {
 	}
 	c := *n
 	c.MACs = slices.Clone(n.MACs)
+	c.Labels = maps.Clone(n.Labels)
 	c.Banned = slices.Clone(n.Banned)
 	c.Forgiven = slices.Clone(n.Forgiven)
 	c.Reported = n.Reported.Clone()

@@ -54,24 +54,25 @@ const (
 // Node is one machine as the server knows it. Its identity is its TPM
 // (EKHash) once enrolled, its set of MACs before.
 type Node struct {
-	Name     string    `json:"name"`
-	Pool     string    `json:"pool"`
-	MACs     []MAC     `json:"macs"`
-	State    NodeState `json:"state"`
-	Domain   string    `json:"domain,omitempty"` // what fails together: a rack, a power feed, an NVLink domain; rollouts by domain move it as one
-	Reason   string    `json:"reason,omitempty"` // why pending or quarantined
-	EKHash   string    `json:"ekHash,omitempty"` // SHA-256 of the EK public area, hex; "" before enrolment
-	AKName   string    `json:"akName,omitempty"` // TPM name of the attestation key, hex
-	Desired  Desired   `json:"desired"`
-	Reported *Report   `json:"reported,omitempty"` // nil until the first heartbeat
-	LastSeen time.Time `json:"lastSeen,omitzero"`  // server clock
-	Verdict  *Verdict  `json:"verdict,omitempty"`  // last attestation, nil before
-	Verified time.Time `json:"verified,omitzero"`  // when an attestation was last accepted, server clock
-	Banned   []Ban     `json:"banned,omitempty"`   // images that failed here; not sent again without an operator's word
-	Forgiven []string  `json:"forgiven,omitempty"` // images whose ban an operator lifted here and that were not asked for since
-	Failure  *Failure  `json:"failure,omitempty"`  // last thing that went wrong with an image here, nil if nothing did
-	Ask      *Ask      `json:"ask,omitempty"`      // newest favour that its agent was asked for, nil for none
-	Created  time.Time `json:"created"`
+	Name     string            `json:"name"`
+	Pool     string            `json:"pool"`
+	MACs     []MAC             `json:"macs"`
+	State    NodeState         `json:"state"`
+	Domain   string            `json:"domain,omitempty"` // what fails together: a rack, a power feed, an NVLink domain; rollouts by domain move it as one
+	Reason   string            `json:"reason,omitempty"` // why pending or quarantined
+	Labels   map[string]string `json:"labels,omitempty"` // an operator's, for selectors: see CheckLabel
+	EKHash   string            `json:"ekHash,omitempty"` // SHA-256 of the EK public area, hex; "" before enrolment
+	AKName   string            `json:"akName,omitempty"` // TPM name of the attestation key, hex
+	Desired  Desired           `json:"desired"`
+	Reported *Report           `json:"reported,omitempty"` // nil until the first heartbeat
+	LastSeen time.Time         `json:"lastSeen,omitzero"`  // server clock
+	Verdict  *Verdict          `json:"verdict,omitempty"`  // last attestation, nil before
+	Verified time.Time         `json:"verified,omitzero"`  // when an attestation was last accepted, server clock
+	Banned   []Ban             `json:"banned,omitempty"`   // images that failed here; not sent again without an operator's word
+	Forgiven []string          `json:"forgiven,omitempty"` // images whose ban an operator lifted here and that were not asked for since
+	Failure  *Failure          `json:"failure,omitempty"`  // last thing that went wrong with an image here, nil if nothing did
+	Ask      *Ask              `json:"ask,omitempty"`      // newest favour that its agent was asked for, nil for none
+	Created  time.Time         `json:"created"`
 }
 
 // Desired is what the server wants a node to run. A node acts on it once per

@@ -17,8 +17,9 @@ func choose(now time.Time, r *fleet.Rollout, s fleet.RolloutStage, nodes []*flee
 	}
 	var left, fit, others []*fleet.Node
 	total := 0
+	selects := s.Selects()
 	for _, n := range nodes {
-		if n.Pool != s.Pool {
+		if !selects(n) || s.Pool == "" && n.State == fleet.NodePending { // nobody has said yet what a pending one is
 			continue
 		}
 		total++

@@ -23,9 +23,15 @@ func TestStages(t *testing.T) {
 			if i < 2 {
 				n.State = fleet.NodeCordoned
 			}
+			if i%2 == 0 {
+				n.Labels = map[string]string{"gpu": "h100", "zone": fmt.Sprint("z", i)}
+			}
 			err = errors.Join(err, tx.CreateNode(ctx0, n))
 		}
-		return errors.Join(err, tx.CreateNode(ctx0, node("x", func(n *fleet.Node) { n.Pool = "spare" })))
+		return errors.Join(err, tx.CreateNode(ctx0, node("x", func(n *fleet.Node) { n.Pool, n.Labels = "spare", map[string]string{"gpu": "h100"} })),
+			tx.CreateNode(ctx0, node("new-1", func(n *fleet.Node) {
+				n.Pool, n.State, n.Labels = "spare", fleet.NodePending, map[string]string{"gpu": "h100"}
+			})))
 	}))
 	draft := func(p fleet.Policy, stages ...string) ([]string, error) {
 		for _, x := range stages {
@@ -49,6 +55,9 @@ func TestStages(t *testing.T) {
 		{[]string{"rack:1%", "rack:25%"}, []string{"n2 ", "n3 n4 "}},
 		{[]string{"rack:80%", "rack"}, []string{"n2 n3 n4 n5 n6 n7 n8 n9 ", "n0 n1 "}},
 		{[]string{"nodes:x", "rack:10%"}, []string{"x ", "n2 "}},
+		{[]string{"labels:gpu=h100", "rack"}, []string{"n0 n2 n4 n6 n8 x ", "n1 n3 n5 n7 n9 "}},
+		{[]string{"labels:gpu=h100:34%", "labels:gpu=h100"}, []string{"n2 n4 ", "n0 n6 n8 x "}},
+		{[]string{"labels:zone=z4,gpu", "nodes:n1"}, []string{"n4 ", "n1 "}},
 	} {
 		got, err := draft(fleet.Policy{}, c.stages...)
 		if d := cmp.Diff(c.want, got); err != nil || d != "" {
@@ -65,7 +74,10 @@ func TestStages(t *testing.T) {
 		{[]string{"nodes:n1", "nodes:n1"}, fleet.Policy{}, "named twice"},
 		{[]string{"nodes:n1,n1"}, fleet.Policy{}, "named twice"},
 		{[]string{"nodes:nobody"}, fleet.Policy{}, "not known"},
-		{[]string{"nodes:x", "spare"}, fleet.Policy{}, "has no nodes"},
+		{[]string{"nodes:x,new-1", "spare"}, fleet.Policy{}, "has no nodes"},
+		{[]string{"labels:gpu=b200"}, fleet.Policy{}, "has no nodes"},
+		{[]string{"labels:gpu", "labels:gpu=h100"}, fleet.Policy{}, "has no nodes"},
+		{[]string{"labels:gpu:10%"}, fleet.Policy{ByDomain: true}, "cut failure domains"},
 		{[]string{"rack:10%"}, fleet.Policy{ByDomain: true}, "cut failure domains"},
 	} {
 		_, err := draft(c.p, c.stages...)

@@ -43,7 +43,7 @@ func Draft(ctx context.Context, rd store.Reader, image string, p fleet.Policy, b
 			r.Nodes = append(r.Nodes, fleet.Move{Node: n.Name, Stage: i, State: fleet.MoveWaiting, Reason: unfit(now, r, n)})
 		}
 		if len(chosen) == 0 {
-			return nil, &Refusal{fmt.Sprintf("stage %d (%s) has no nodes", i+1, s), "`pxeserver node list` shows who is in which pool"}
+			return nil, &Refusal{fmt.Sprintf("stage %d (%s) has no nodes", i+1, s), "`pxeserver node list` shows who is in which pool, `pxeserver node list --selector` who has which labels"}
 		}
 	}
 	if err := checkDomains(r, nodes); err != nil {
@@ -56,7 +56,7 @@ func checkPolicy(p fleet.Policy) error {
 	whole := map[string]bool{}
 	for _, s := range p.Stages {
 		if err := s.Check(); err != nil {
-			return &Refusal{err.Error(), "a stage is POOL, POOL:10%, or nodes:n1,n2"}
+			return &Refusal{err.Error(), "a stage is POOL, POOL:10%, labels:KEY=VALUE, or nodes:n1,n2"}
 		}
 		switch {
 		case s.Pool != "" && whole[s.Pool]:

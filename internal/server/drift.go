@@ -180,7 +180,9 @@ func nextImages(pools []*fleet.Pool, images []*fleet.Image, live []*fleet.Rollou
 	}
 	for _, r := range live {
 		for _, st := range r.Policy.Stages {
-			add(st.Pool, r.Image)
+			if st.Pool != "" {
+				add(st.Pool, r.Image)
+			}
 		}
 	}
 	return out

@@ -81,7 +81,8 @@ func TestPages(t *testing.T) {
 	l.must(l.store.Update(ctx, func(tx store.Tx) error {
 		err := tx.PutImage(ctx, &fleet.Image{Digest: "sha256:" + strings.Repeat("a", 64)})
 		for i := range 7 {
-			err = errors.Join(err, tx.CreateNode(ctx, &fleet.Node{Name: fmt.Sprint("n", i), Pool: []string{"a", "b"}[i%2], State: fleet.NodeApproved}))
+			err = errors.Join(err, tx.CreateNode(ctx, &fleet.Node{Name: fmt.Sprint("n", i), Pool: []string{"a", "b"}[i%2], State: fleet.NodeApproved,
+				Labels: map[string]string{"parity": []string{"even", "odd"}[i%2]}}))
 		}
 		for range 12 {
 			err = errors.Join(err, tx.CreateRollout(ctx, &fleet.Rollout{State: fleet.RolloutDone}))
@@ -110,6 +111,7 @@ func TestPages(t *testing.T) {
 		{api.PathNodes, "n0 n1 n2 n3 n4 n5 n6", 1},
 		{api.PathNodes + "?limit=3", "n0 n1 n2 n3 n4 n5 n6", 3},
 		{api.PathNodes + "?limit=2&pool=b", "n1 n3 n5", 2},
+		{api.PathNodes + "?selector=parity%3Dodd&limit=2", "n1 n3 n5", 2},
 		{api.PathNodes + "?after=n3x", "n4 n5 n6", 1},
 		{api.PathNodes + "?state=cordoned", "", 1},
 		{api.PathRollouts + "?limit=5&summary=1", "r1 r2 r3 r4 r5 r6 r7 r8 r9 r10 r11 r12", 3},

@@ -24,8 +24,14 @@ func (s *Server) listNodes(w http.ResponseWriter, r *http.Request, _ string) (an
 		return nil, err
 	}
 	q := r.URL.Query()
+	var sel fleet.Selector
+	if t := q.Get("selector"); t != "" {
+		if sel, err = fleet.ParseSelector(t); err != nil {
+			return nil, problem(http.StatusBadRequest, "", "%v", err)
+		}
+	}
 	ns = slices.DeleteFunc(ns, func(n *fleet.Node) bool {
-		return q.Get("pool") != "" && n.Pool != q.Get("pool") || q.Get("state") != "" && string(n.State) != q.Get("state")
+		return q.Get("pool") != "" && n.Pool != q.Get("pool") || q.Get("state") != "" && string(n.State) != q.Get("state") || !sel.Matches(n.Labels)
 	})
 	return page(w, r, p, ns, func(n *fleet.Node) string { return n.Name }, func(n *fleet.Node, after string) bool { return n.Name > after }), nil
 }
@@ -75,6 +81,9 @@ func (s *Server) addNode(w http.ResponseWriter, r *http.Request, actor string) (
 		return nil, problem(http.StatusBadRequest, "give one with --mac", "a node that was not seen yet needs a MAC address to be known by")
 	}
 	n := &fleet.Node{Name: req.Name, Pool: req.Pool, MACs: macs, State: fleet.NodeApproved, Created: s.now()}
+	if _, err := label(r.Context(), s, nil, n, req); err != nil {
+		return nil, err
+	}
 	return n, s.update(r.Context(), func(tx store.Tx) error {
 		return errors.Join(tx.CreateNode(r.Context(), n), s.note(r.Context(), tx, actor, n.Name, "node.added", fmt.Sprintf("to pool %s with MAC %v", n.Pool, macs)))
 	})
@@ -98,6 +107,7 @@ var nodeActs = map[string]func(ctx context.Context, s *Server, tx store.Tx, n *f
 	"unban":    unban,
 	"reimage":  reimage,
 	"domain":   setDomain,
+	"label":    label,
 	"revoke":   revoke,
 }
 
@@ -195,6 +205,29 @@ func unban(ctx context.Context, _ *Server, tx store.Tx, n *fleet.Node, req *api.
 	}
 	rollout.Unban(n, i.Digest)
 	return "image " + rollout.Short(i.Digest), nil
+}
+
+// label sets labels of a node and takes others away.
+func label(_ context.Context, _ *Server, _ store.Tx, n *fleet.Node, req *api.NodeRequest) (string, error) {
+	for _, k := range req.Unlabel {
+		delete(n.Labels, k)
+	}
+	for k, v := range req.Labels {
+		if err := fleet.CheckLabel(k, v); err != nil {
+			return "", problem(http.StatusBadRequest, "", "%v", err)
+		}
+		if n.Labels == nil {
+			n.Labels = map[string]string{}
+		}
+		n.Labels[k] = v
+	}
+	if len(n.Labels) > fleet.MaxLabels {
+		return "", problem(http.StatusBadRequest, "take some away", "%d labels, at most %d on a node", len(n.Labels), fleet.MaxLabels)
+	}
+	if len(n.Labels) == 0 {
+		return "none", nil
+	}
+	return fleet.LabelText(n.Labels), nil
 }
 
 // setDomain says what a node fails together with.

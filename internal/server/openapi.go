@@ -38,7 +38,7 @@ var operations = slices.Concat([]operation{
 	{"GET " + api.PathImages + "{digest}/blobs/{blob}", "A file of an image, or a range of it", "viewer or node", nil, nil, nil, "application/octet-stream"},
 
 	{"GET " + api.PathVersion, "Which server answers", "viewer", nil, nil, api.Version{}, ""},
-	{"GET " + api.PathNodes, "Nodes by name", "viewer", append([]param{{"pool", "string", "of one pool"}, {"state", "string", "in one state"}}, pageParams...), nil, []fleet.Node{}, ""},
+	{"GET " + api.PathNodes, "Nodes by name", "viewer", append([]param{{"pool", "string", "of one pool"}, {"state", "string", "in one state"}, {"selector", "string", "whose labels match: gpu=h100,zone!=b,!canary"}}, pageParams...), nil, []fleet.Node{}, ""},
 	{"GET " + api.PathNodes + "/{node}", "A node", "viewer", nil, nil, fleet.Node{}, ""},
 	{"GET " + api.PathNodes + "/{node}/console", "The end of a node's serial console", "viewer", []param{{"bytes", "integer", "how much, at most 1048576"}}, nil, api.ConsoleLog{}, ""},
 	{"GET " + api.PathNodes + "/{node}/timeline", "A node's story in episodes, newest first", "viewer", nil, nil, []api.Episode{}, ""},
@@ -56,7 +56,7 @@ var operations = slices.Concat([]operation{
 	{"POST " + api.PathCollect, "Remove the images that no slot, wish, pool or rollout needs", "operator", nil, api.CollectRequest{}, []api.Collected{}, ""},
 	{"GET " + api.PathBlobs + "{digest}", "Is the blob here? (HEAD will do)", "viewer", nil, nil, nil, ""},
 	{"PUT " + api.PathBlobs + "{digest}", "Upload a blob, checked against its digest", "operator", nil, nil, nil, ""},
-	{"GET " + api.PathRollouts, "Rollouts, oldest first", "viewer", append([]param{{"summary", "string", "1: counts by stage (RolloutSummary) in place of nodes"}, {"state", "string", "in one state"}}, pageParams...), nil, []fleet.Rollout{}, ""},
+	{"GET " + api.PathRollouts, "Rollouts, oldest first", "viewer", append([]param{{"summary", "string", "1: counts by stage (RolloutSummary) in place of nodes"}, {"state", "string", "in one state"}, {"selector", "string", "whose labels match: gpu=h100,zone!=b,!canary"}}, pageParams...), nil, []fleet.Rollout{}, ""},
 	{"GET " + api.PathRollouts + "/{id}", "A rollout", "viewer", nil, nil, fleet.Rollout{}, ""},
 	{"POST " + api.PathRollouts, "Start a rollout; with dryRun say what it would be", "operator", nil, api.RolloutRequest{}, fleet.Rollout{}, ""},
 	{"POST " + api.PathRollouts + "/{id}/{act}", "pause, resume, abort or undo a rollout", "operator", nil, api.ReasonRequest{}, fleet.Rollout{}, ""},

@@ -24,7 +24,7 @@ const stateBadge = (s) => h("span.badge", { class: "t-" + (states[s]?.tone ?? "o
 
 const labels = async () => new Map((await get("/v1/images")).map((i) => [i.digest, i.name + " " + i.version]));
 
-const stageName = (s) => s.name || (s.nodes && s.nodes.length ? s.nodes.join(", ") : "") || (s.percent ? s.percent + " % of " + s.pool : s.pool) || Object.values(s).filter((v) => typeof v === "string").join(" ") || "stage";
+const stageName = (s) => s.name || (s.nodes && s.nodes.length ? s.nodes.join(", ") : "") || (s.percent ? s.percent + " % of " : "") + (s.pool || s.labels || "") || Object.values(s).filter((v) => typeof v === "string").join(" ") || "stage";
 
 export async function show(main, page) {
   if (page.arg === "new") return start(main, page);
