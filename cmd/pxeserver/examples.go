@@ -11,6 +11,8 @@ import (
 var examples = map[string]string{
 	"baseline approve": "pxeserver baseline approve 3f2a9c01d4e5",
 	"baseline forget":  "pxeserver baseline forget 3f2a9c01d4e5",
+	"image restore":    "pxeserver image restore 'rack-base 42'",
+	"image revoke":     "pxeserver image revoke 9f86d081884c --reason 'CVE-2026-1234 in its kernel'",
 	"baseline list":    "pxeserver baseline list",
 	"bmc boot":         "pxeserver bmc boot r1-n07 pxe",
 	"bmc firmware":     "pxeserver bmc firmware r1-n07",

@@ -21,7 +21,8 @@ import (
 )
 
 func newImageCommand(g *globals) *cobra.Command {
-	return group("image", "Publish images, list and remove them", newImagePublishCommand(g), newImageListCommand(g), newImageCollectCommand(g))
+	return group("image", "Publish images, list and remove them", newImagePublishCommand(g), newImageListCommand(g), newImageCollectCommand(g),
+		newImageRevokeCommand(g), newImageRestoreCommand(g))
 }
 
 func newImageListCommand(g *globals) *cobra.Command {
@@ -39,9 +40,13 @@ func newImageListCommand(g *globals) *cobra.Command {
 				return err
 			}
 			return g.print(cmd, images, func(t *tabwriter.Writer) {
-				row(t, "IMAGE", "VERSION", "DIGEST", "KERNEL", "SIZE", "PUBLISHED")
+				row(t, "IMAGE", "VERSION", "DIGEST", "KERNEL", "SIZE", "PUBLISHED", "STATE")
 				for _, i := range images {
-					row(t, i.Name, i.Version, rollout.Short(i.Digest), i.Kernel, progress.Size(i.SizeBytes), ago(i.Published))
+					state := "usable"
+					if i.Revoked != nil {
+						state = "revoked by " + i.Revoked.By
+					}
+					row(t, i.Name, i.Version, rollout.Short(i.Digest), i.Kernel, progress.Size(i.SizeBytes), ago(i.Published), state)
 				}
 			})
 		},

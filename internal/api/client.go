@@ -88,6 +88,12 @@ func (c *Client) SetPool(ctx context.Context, p fleet.Pool) (*fleet.Pool, error)
 	return send[*fleet.Pool](ctx, c, http.MethodPut, PathPools+"/"+url.PathEscape(p.Name), p)
 }
 
+// ActOnImage does "revoke" or "restore" to an image and returns what it is
+// then. It may be named by the first digits of its digest, or "name version".
+func (c *Client) ActOnImage(ctx context.Context, image, act, reason string) (*fleet.Image, error) {
+	return send[*fleet.Image](ctx, c, http.MethodPost, PathImageList+"/"+url.PathEscape(image)+"/"+act, ReasonRequest{Reason: reason})
+}
+
 // Baselines lists what the firmware of each hardware model measures, by ID.
 func (c *Client) Baselines(ctx context.Context) ([]fleet.Baseline, error) {
 	return get[[]fleet.Baseline](ctx, c, PathBaselines)

@@ -28,6 +28,7 @@ import (
 //	DELETE baselines/{id}
 //	GET    images                []fleet.Image
 //	POST   images                PublishRequest    -> fleet.Image
+//	POST   images/{digest}/revoke|restore ReasonRequest -> fleet.Image
 //	HEAD   blobs/{digest}        200 or 404
 //	PUT    blobs/{digest}        bytes
 //	GET    rollouts              []fleet.Rollout

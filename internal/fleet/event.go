@@ -21,6 +21,16 @@ type Image struct {
 	Kernel    string    `json:"kernel"`
 	SizeBytes int64     `json:"sizeBytes"` // root + verity + UKI
 	Published time.Time `json:"published"`
+
+	Revoked *Revocation `json:"revoked,omitempty"` // nil: it may be used
+}
+
+// Revocation is an operator's word that an image must not run any more:
+// whoever proves to run it is refused, and nobody is sent it.
+type Revocation struct {
+	At     time.Time `json:"at"`
+	By     string    `json:"by"`
+	Reason string    `json:"reason,omitempty"`
 }
 
 // Pool is a set of nodes that should run the same image.

@@ -85,7 +85,7 @@ func (s *Server) judge(ctx context.Context, n *fleet.Node, req *api.AttestReques
 	if !v.Accepted && clock != nil && req.Stage == fleet.StageInstaller {
 		clock = s.judgeOthers(e, &v, clock)
 	}
-	return &v, clock, nil
+	return &v, clock, s.refuseRevoked(ctx, &v)
 }
 
 // judgeOthers holds an installer against the other images: a node cannot

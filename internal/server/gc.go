@@ -49,6 +49,9 @@ func (s *Server) collectIn(ctx context.Context, tx store.Tx, req *api.CollectReq
 	var out []api.Collected
 	for n, i := range images {
 		c := api.Collected{Image: *i, NeededBy: needs.of(i.Digest)}
+		if c.NeededBy == "" && i.Revoked != nil {
+			c.NeededBy = "is revoked, which has to be remembered"
+		}
 		if c.NeededBy == "" && n < req.Keep {
 			c.NeededBy = "is one of the newest"
 		}

@@ -269,8 +269,13 @@ func reimage(ctx context.Context, _ *Server, tx store.Tx, n *fleet.Node, req *ap
 }
 
 // free refuses to give a node another wish while a rollout moves it, or one
-// for an image that is banned there.
+// for an image that is banned there, or revoked.
 func free(ctx context.Context, tx store.Tx, n *fleet.Node, image string) error {
+	if i, err := tx.Image(ctx, image); err == nil {
+		if err := usable(i); err != nil {
+			return err
+		}
+	}
 	if b := rollout.Banned(n, image); b != nil {
 		return &rollout.Refusal{
 			Why:  fmt.Sprintf("image %s is banned on node %s: %s", rollout.Short(image), n.Name, b.Reason),

@@ -53,6 +53,7 @@ var operations = slices.Concat([]operation{
 	{"GET " + api.PathImageList + "/{digest}", "An image with its manifest and files", "viewer", nil, nil, api.ImageDetails{}, ""},
 	{"POST " + api.PathImageList, "Publish an image whose blobs were put", "operator", nil, api.PublishRequest{}, fleet.Image{}, ""},
 	{"GET " + api.PathMetrics, "How the fleet stands, for Prometheus", "viewer", nil, nil, nil, "text/plain"},
+	{"POST " + api.PathImageList + "/{digest}/{act}", "revoke or restore an image", "operator", nil, api.ReasonRequest{}, fleet.Image{}, ""},
 	{"POST " + api.PathCollect, "Remove the images that no slot, wish, pool or rollout needs", "operator", nil, api.CollectRequest{}, []api.Collected{}, ""},
 	{"GET " + api.PathBlobs + "{digest}", "Is the blob here? (HEAD will do)", "viewer", nil, nil, nil, ""},
 	{"PUT " + api.PathBlobs + "{digest}", "Upload a blob, checked against its digest", "operator", nil, nil, nil, ""},

@@ -60,6 +60,9 @@ func (s *Server) startRollout(w http.ResponseWriter, r *http.Request, actor stri
 	if err != nil {
 		return nil, err
 	}
+	if err := usable(i); err != nil {
+		return nil, err
+	}
 	if d := req.Policy.Drain; d != "" && !slices.Contains(s.Drains, d) {
 		return nil, &rollout.Refusal{Why: fmt.Sprintf("there is no hook %q to drain nodes with", d),
 			Hint: fmt.Sprintf("hooks are made in the server's configuration, which has %d: %s", len(s.Drains), strings.Join(s.Drains, ", "))}
@@ -123,6 +126,9 @@ func (s *Server) setPool(w http.ResponseWriter, r *http.Request, actor string) (
 		if p.Image != "" {
 			i, err := resolve(r.Context(), tx, p.Image)
 			if err != nil {
+				return err
+			}
+			if err := usable(i); err != nil {
 				return err
 			}
 			p.Image, what = i.Digest, fmt.Sprintf("image %s %s (%s)", i.Name, i.Version, rollout.Short(i.Digest))

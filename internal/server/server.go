@@ -222,6 +222,7 @@ func (s *Server) mux() *mux {
 	act("DELETE "+api.PathBaselines+"/{id}", s.forgetBaseline)
 	view(api.PathImageList, s.listImages)
 	act("POST "+api.PathImageList, s.publish)
+	act("POST "+api.PathImageList+"/{digest}/{act}", s.actOnImage)
 	act("POST "+api.PathCollect, s.collect)
 	view(api.PathMetrics, s.scrape)
 	view(api.PathBlobs+"{digest}", s.hasBlob) // HEAD comes with GET
