@@ -103,6 +103,8 @@ func listBoots(ctx context.Context, st store.Store, images *oci.Layout) error {
 // attest is what nodeagent does: ask for a nonce, quote, send the evidence.
 // Whole evidence has the log, the other its hash.
 func (n *simNode) attest(ctx context.Context, whole bool) (time.Duration, error) {
+	n.one.Lock()
+	defer n.one.Unlock()
 	began := time.Now()
 	c, err := n.c.Nonce(ctx)
 	if err != nil {

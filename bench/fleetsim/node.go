@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -18,6 +19,7 @@ import (
 type simNode struct {
 	name, pool string
 	mac        fleet.MAC
+	one        sync.Mutex // one call at a time, as nodeagent does it: one connection
 	c          *api.NodeClient
 	tpm        *softtpm.TPM // nil: it does not attest
 	boot       *booted
@@ -105,8 +107,10 @@ func (n *simNode) beat(ctx context.Context, first bool) (time.Duration, error) {
 	if first {
 		r.Inventory = n.inventory()
 	}
+	n.one.Lock()
 	began := time.Now()
 	a, err := n.c.Heartbeat(ctx, &r)
+	n.one.Unlock()
 	took := time.Since(began)
 	if err != nil {
 		return took, err
