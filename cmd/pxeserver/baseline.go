@@ -14,15 +14,15 @@ import (
 
 func newBaselineCommand(g *globals) *cobra.Command {
 	return group("baseline", "Say which firmware nodes may have",
-		newBaselineListCommand(g), newBaselineApproveCommand(g), newBaselineForgetCommand(g))
+		newBaselineListCommand(g), newBaselineApproveCommand(g), newBaselineAnnounceCommand(g), newBaselineForgetCommand(g))
 }
 
 func newBaselineListCommand(g *globals) *cobra.Command {
 	return &cobra.Command{
 		Use: "list", Aliases: []string{"ls"}, Short: "List what the firmware of each hardware model measures",
 		Long: "Lists what machines of each hardware model measured into PCR 0, 2, 3 (firmware, option ROMs)\n" +
-			"and 7 (Secure Boot keys). A model may have several approved sets: approve the new one of one\n" +
-			"machine before firmware or dbx is updated on the others, and forget the old one afterwards.\n" + exitCodes,
+			"and 7 (Secure Boot keys). A model may have several approved sets: before firmware or dbx is\n" +
+			"updated, announce the new one, or approve that of one updated machine; forget the old one afterwards.\n" + exitCodes,
 		Args: cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := g.client()

@@ -99,6 +99,11 @@ func (c *Client) Baselines(ctx context.Context) ([]fleet.Baseline, error) {
 	return get[[]fleet.Baseline](ctx, c, PathBaselines)
 }
 
+// AnnounceBaseline approves firmware that no node has shown yet.
+func (c *Client) AnnounceBaseline(ctx context.Context, r AnnounceRequest) (*fleet.Baseline, error) {
+	return send[*fleet.Baseline](ctx, c, http.MethodPost, PathBaselines, r)
+}
+
 // ApproveBaseline lets nodes of a model show what was seen.
 func (c *Client) ApproveBaseline(ctx context.Context, id string) (*fleet.Baseline, error) {
 	return send[*fleet.Baseline](ctx, c, http.MethodPost, PathBaselines+"/"+url.PathEscape(id)+"/approve", nil)

@@ -24,6 +24,7 @@ import (
 //	GET    pools                 []fleet.Pool
 //	PUT    pools/{pool}          fleet.Pool        -> fleet.Pool
 //	GET    baselines             []fleet.Baseline
+//	POST   baselines             AnnounceRequest   -> fleet.Baseline   approved before a node shows it
 //	POST   baselines/{id}/approve                  -> fleet.Baseline
 //	DELETE baselines/{id}
 //	GET    images                []fleet.Image
@@ -96,6 +97,17 @@ type RolloutRequest struct {
 	Image  string       `json:"image"` // digest, its first digits, or "name version"
 	Policy fleet.Policy `json:"policy"`
 	DryRun bool         `json:"dryRun"`
+}
+
+// AnnounceRequest describes firmware that nodes are going to have. It begins
+// with a log or with another baseline, and says what will be different.
+type AnnounceRequest struct {
+	Like     string         `json:"like,omitempty"`     // ID of a baseline, or the beginning of it
+	EventLog []byte         `json:"eventLog,omitempty"` // of a machine that was updated, as the kernel shows it
+	Model    fleet.Model    `json:"model"`              // what is empty is as in Like
+	PCRs     map[int]string `json:"pcrs,omitempty"`     // hex; values that the maker of the firmware published
+	DBX      []byte         `json:"dbx,omitempty"`      // whole contents of the variable after an update
+	Reason   string         `json:"reason,omitempty"`
 }
 
 // ReasonRequest accompanies pause, resume and abort.

@@ -47,7 +47,7 @@ type Baseline struct {
 	PCRs   map[int]string   `json:"pcrs"`             // hex
 	Events map[int][]string `json:"events,omitempty"` // digests that led there, by PCR, to name the one that differs
 	State  BaselineState    `json:"state"`
-	Node   string           `json:"node"` // that showed it first
+	Node   string           `json:"node"` // that showed it first; "" for one that was announced
 	First  time.Time        `json:"first"`
 	By     string           `json:"by,omitempty"` // who approved it
 }

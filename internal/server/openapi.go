@@ -69,6 +69,7 @@ var operations = slices.Concat([]operation{
 		{"rows", "string", "1: the fleet too, whole and then what changes"}, {"after", "integer", "events with a higher ID; 0: new ones only"},
 	}, nil, nil, "text/event-stream"},
 	{"GET " + api.PathBaselines, "What the firmware of models was seen to measure", "viewer", nil, nil, []fleet.Baseline{}, ""},
+	{"POST " + api.PathBaselines, "Approve firmware that no node has shown yet", "operator", nil, api.AnnounceRequest{}, fleet.Baseline{}, ""},
 	{"POST " + api.PathBaselines + "/{id}/approve", "Let nodes of a model show what was seen", "operator", nil, nil, fleet.Baseline{}, ""},
 	{"DELETE " + api.PathBaselines + "/{id}", "Forget a baseline", "operator", nil, nil, nil, ""},
 	{"GET " + api.PathOpenAPI, "This document", "", nil, nil, nil, "application/json"},

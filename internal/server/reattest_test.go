@@ -185,6 +185,48 @@ func TestResets(t *testing.T) {
 	}
 }
 
+// Firmware that was announced is accepted from the first node on.
+func TestAnnouncedBaseline(t *testing.T) {
+	l, b := boot(t, func(o *server.Options) { o.Baseline = server.BaselineEnforce })
+	refusedFor(t, "nothing approved", b.attest(b.evidence()), judge.KindBaseline)
+	announce := func(r api.AnnounceRequest) (*fleet.Baseline, error) { return l.op.AnnounceBaseline(ctx, r) }
+	_, err := l.view.AnnounceBaseline(ctx, api.AnnounceRequest{EventLog: b.raw, Model: b.model})
+	wantStatus(t, "a viewer announces", err, 403)
+	next := b.model
+	next.BIOSVersion = "2.2"
+	got, err := announce(api.AnnounceRequest{EventLog: b.raw, Model: next, Reason: "planned"})
+	l.must(err)
+	if got.State != fleet.BaselineApproved || got.Node != "" || got.By != "operator:test-operator" {
+		t.Errorf("announced: %+v", got)
+	}
+	b.model = next
+	if v := b.attest(b.evidence()); !v.Accepted || len(v.Findings) > 0 {
+		t.Errorf("a node with what was announced: %+v", v)
+	}
+	for what, r := range map[string]api.AnnounceRequest{
+		"no model":          {EventLog: b.raw},
+		"half a log":        {EventLog: b.raw[:len(b.raw)/2], Model: next},
+		"some PCRs only":    {Model: next, PCRs: map[int]string{0: strings.Repeat("ab", 32)}},
+		"PCR 4":             {Like: got.ID, PCRs: map[int]string{4: strings.Repeat("ab", 32)}},
+		"value of 3 digits": {Like: got.ID, PCRs: map[int]string{0: "abc"}},
+		"dbx of noise":      {Like: got.ID, DBX: []byte("noise")},
+	} {
+		_, err := announce(r)
+		wantStatus(t, what, err, 400)
+	}
+	_, err = announce(api.AnnounceRequest{Like: "ffffffffffff"})
+	wantStatus(t, "like nothing", err, 404)
+	_, err = announce(api.AnnounceRequest{EventLog: b.raw, Model: next})
+	wantStatus(t, "twice", err, 409)
+	vendor, err := announce(api.AnnounceRequest{Like: got.ID, Model: fleet.Model{BIOSVersion: "2.3"}, PCRs: map[int]string{0: strings.Repeat("AB", 32)}})
+	if err != nil || vendor.PCRs[0] != strings.Repeat("ab", 32) || vendor.PCRs[7] != got.PCRs[7] || vendor.Model.Vendor != next.Vendor || vendor.Model.BIOSVersion != "2.3" {
+		t.Errorf("values of the maker: %+v, %v", vendor, err)
+	}
+	if ev := l.events("baseline.announced"); len(ev) != 2 || !strings.Contains(ev[0], "planned") {
+		t.Errorf("events = %q", ev)
+	}
+}
+
 // Firmware that is not as approved: told, or refused, as configured.
 func TestBaselines(t *testing.T) {
 	l, b := boot(t, func(o *server.Options) { o.Baseline = server.BaselineWarn })

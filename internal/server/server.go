@@ -218,6 +218,7 @@ func (s *Server) mux() *mux {
 	view(api.PathPools, s.listPools)
 	act("PUT "+api.PathPools+"/{pool}", s.setPool)
 	view(api.PathBaselines, s.listBaselines)
+	act("POST "+api.PathBaselines, s.announceBaseline)
 	act("POST "+api.PathBaselines+"/{id}/approve", s.approveBaseline)
 	act("DELETE "+api.PathBaselines+"/{id}", s.forgetBaseline)
 	view(api.PathImageList, s.listImages)
