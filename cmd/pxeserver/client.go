@@ -15,6 +15,7 @@ import (
 // globals are the flags of every command.
 type globals struct {
 	config, server, ca, token string
+	cert                      string
 	output                    string
 }
 
@@ -24,6 +25,7 @@ func (g *globals) addFlags(cmd *cobra.Command) {
 	f.StringVar(&g.server, "server", os.Getenv("TURNOUT_SERVER"), "https URL of the server (TURNOUT_SERVER)")
 	f.StringVar(&g.ca, "ca", os.Getenv("TURNOUT_CA"), "certificate of the server's CA, PEM (TURNOUT_CA)")
 	f.StringVar(&g.token, "token-file", os.Getenv("TURNOUT_TOKEN_FILE"), "file with the operator's token (TURNOUT_TOKEN_FILE)")
+	f.StringVar(&g.cert, "client-cert", os.Getenv("TURNOUT_CLIENT_CERT"), "file with the operator's certificate and key, PEM, in place of a token (TURNOUT_CLIENT_CERT)")
 	f.StringVarP(&g.output, "output", "o", "table", "table, wide (more columns), json or yaml")
 	must(cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(outputs, cobra.ShellCompDirectiveNoFileComp)))
 }
@@ -60,10 +62,10 @@ func (g *globals) load() (*config.Config, error) {
 // say comes from the configuration.
 func (g *globals) client() (*api.Client, error) {
 	server, ca, token := g.server, g.ca, g.token
-	if server == "" || ca == "" || token == "" {
+	if server == "" || ca == "" || token == "" && g.cert == "" {
 		c, err := g.load()
-		if err != nil && g.config == "" && (server != "" || ca != "" || token != "") {
-			return nil, &statusError{exitUsage, "to reach a server elsewhere give all of --server, --ca and --token-file"}
+		if err != nil && g.config == "" && (server != "" || ca != "" || token != "" || g.cert != "") {
+			return nil, &statusError{exitUsage, "to reach a server elsewhere give all of --server, --ca, and --token-file or --client-cert"}
 		}
 		if err != nil {
 			return nil, err
@@ -73,6 +75,17 @@ func (g *globals) client() (*api.Client, error) {
 	caPEM, err := os.ReadFile(ca)
 	if err != nil {
 		return nil, &statusError{exitUsage, fmt.Sprintf("server CA: %v", err)}
+	}
+	if g.cert != "" && g.token == "" {
+		pair, err := os.ReadFile(g.cert)
+		if err != nil {
+			return nil, &statusError{exitUsage, fmt.Sprintf("operator's certificate: %v", err)}
+		}
+		c, err := api.NewCertClient(server, caPEM, pair)
+		if err != nil {
+			return nil, &statusError{exitUsage, fmt.Sprintf("%s: %v", g.cert, err)}
+		}
+		return c, nil
 	}
 	tok, err := os.ReadFile(token)
 	if err != nil {

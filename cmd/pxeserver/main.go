@@ -42,7 +42,8 @@ The server:
   pxeserver serve --config /etc/turnout/pxeserver.yaml
 
 The operator, on the same machine (--config) or another (--server, --ca,
---token-file, or TURNOUT_SERVER, TURNOUT_CA, TURNOUT_TOKEN_FILE):
+--token-file or --client-cert, or TURNOUT_SERVER, TURNOUT_CA,
+TURNOUT_TOKEN_FILE, TURNOUT_CLIENT_CERT):
   pxeserver image publish images/rack-base
   pxeserver pool set rack --image "rack-base 1.0.0"
   pxeserver node list                       who waits for approval?

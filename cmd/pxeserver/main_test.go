@@ -23,7 +23,7 @@ func TestMain(m *testing.M) {
 	if os.Getenv("TURNOUT_TEST_PXESERVER") != "" {
 		main()
 	}
-	for _, e := range []string{"TURNOUT_CONFIG", "TURNOUT_SERVER", "TURNOUT_CA", "TURNOUT_TOKEN_FILE"} {
+	for _, e := range []string{"TURNOUT_CONFIG", "TURNOUT_SERVER", "TURNOUT_CA", "TURNOUT_TOKEN_FILE", "TURNOUT_CLIENT_CERT"} {
 		os.Unsetenv(e)
 	}
 	os.Exit(m.Run())

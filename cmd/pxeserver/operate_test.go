@@ -10,12 +10,14 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"gopkg.in/yaml.v3"
 
 	"github.com/turnout-project/turnout/internal/fleet"
 	"github.com/turnout-project/turnout/internal/manifest"
 	"github.com/turnout-project/turnout/internal/oci"
+	"github.com/turnout-project/turnout/internal/server"
 )
 
 // registryOf serves a layout as an OCI registry serves a repository.
@@ -113,7 +115,17 @@ func TestOperate(t *testing.T) {
 	if r := l.do("token", "add", "bob"); r.code != exitRefused || !strings.Contains(r.errOut, "token remove bob") {
 		t.Errorf("a second token: %+v", r)
 	}
-	for _, bad := range [][]string{{"token", "add", "a b"}, {"token", "add", "carol", "--role", "root"}} {
+	carol := filepath.Join(t.TempDir(), "carol.pem")
+	l.must("token", "add", "carol", "--role", "operator", "--certificate", "--file", carol)
+	dave := filepath.Join(t.TempDir(), "dave.pem")
+	if pair, _, err := server.NewCertificate("dave", "viewer", time.Now(), time.Hour); err != nil || os.WriteFile(dave, pair, 0o600) != nil {
+		t.Fatal(err)
+	}
+	l.must("token", "add", "dave", "--use-certificate", dave)
+	for _, bad := range [][]string{
+		{"token", "add", "a b"}, {"token", "add", "carol", "--role", "root"}, {"token", "add", "erin", "--certificate"},
+		{"token", "add", "erin", "--certificate", "--file", "x", "--life", "0s"}, {"token", "add", "erin", "--use-certificate", dave, "--file", "x"},
+	} {
 		if r := l.do(bad...); r.code != exitUsage {
 			t.Errorf("%q: %+v; want a usage error", bad, r)
 		}
@@ -203,6 +215,18 @@ func TestOperate(t *testing.T) {
 	}
 	if r := l.do("health", "nobody"); r.code != exitFailure {
 		t.Errorf("health of nobody: %+v", r)
+	}
+	for _, tt := range []struct {
+		cert string
+		args []string
+		code int
+	}{
+		{carol, []string{"node", "cordon", "n2"}, exitOK}, {carol, []string{"node", "uncordon", "n2"}, exitOK},
+		{dave, []string{"node", "list"}, exitOK}, {dave, []string{"node", "cordon", "n2"}, exitRefused}, {keyFile, []string{"node", "list"}, exitUsage},
+	} {
+		if r := command(append([]string{"--config", l.config, "--client-cert", tt.cert}, tt.args...)...); r.code != tt.code {
+			t.Errorf("%v by certificate: %+v; want status %d", tt.args, r, tt.code)
+		}
 	}
 	asAlice := append([]string{}, "--config", l.config, "--token-file", alice)
 	if r := command(append(asAlice, "node", "list")...); r.code != exitOK {

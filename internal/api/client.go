@@ -2,6 +2,8 @@ package api
 
 import (
 	"context"
+	"crypto/tls"
+	"fmt"
 	"io"
 	"net/http"
 	"net/url"
@@ -27,6 +29,20 @@ func NewClient(server string, caPEM []byte, token string) (*Client, error) {
 		return nil, err
 	}
 	return &Client{t: t, header: http.Header{"Authorization": {"Bearer " + strings.TrimSpace(token)}}}, nil
+}
+
+// NewCertClient is NewClient with a client certificate and its key, in one
+// PEM text, in place of a token.
+func NewCertClient(server string, caPEM, certAndKey []byte) (*Client, error) {
+	pair, err := tls.X509KeyPair(certAndKey, certAndKey)
+	if err != nil {
+		return nil, fmt.Errorf("client certificate: %w", err)
+	}
+	t, err := newTransport(server, caPEM, &pair)
+	if err != nil {
+		return nil, err
+	}
+	return &Client{t: t, header: http.Header{}}, nil
 }
 
 func get[T any](ctx context.Context, c *Client, path string) (T, error) {

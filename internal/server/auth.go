@@ -4,15 +4,21 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/sha256"
 	"crypto/subtle"
+	"crypto/x509"
+	"crypto/x509/pkix"
 	"encoding/hex"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"net/http"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/turnout-project/turnout/internal/console"
 	"github.com/turnout-project/turnout/internal/fleet"
@@ -31,12 +37,17 @@ const (
 
 var roles = map[string]Role{"viewer": RoleViewer, "operator": RoleOperator, "admin": RoleAdmin}
 
-// Token is one operator's entry in the token file.
+// Token is one operator's entry in the token file: whom a token, or a client
+// certificate, belongs to.
 type Token struct {
 	Name string
 	Role Role
-	Hash [sha256.Size]byte // of the token
+	Hash [sha256.Size]byte // of the token, or of the certificate's public key (SubjectPublicKeyInfo)
+	Cert bool              // it is a certificate's: nobody gets in by showing what is hashed, which is no secret
 }
+
+// certHash begins the hash of a client certificate in the token file.
+const certHash = "cert:"
 
 // NewToken makes a token and its line for the token file.
 func NewToken(name, role string) (token, line string) {
@@ -47,8 +58,52 @@ func NewToken(name, role string) (token, line string) {
 	return token, name + " " + role + " " + hex.EncodeToString(h[:]) + "\n"
 }
 
+// NewCertificate makes a key and a certificate for an operator (PEM, both in
+// one), good for so long, and the line for the token file.
+func NewCertificate(name, role string, now time.Time, life time.Duration) (certAndKey []byte, line string, err error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, "", fmt.Errorf("making the key of operator %q: %w", name, err)
+	}
+	t := &x509.Certificate{
+		Subject:   pkix.Name{CommonName: name, OrganizationalUnit: []string{"turnout-operator"}},
+		NotBefore: now.Add(-time.Hour), NotAfter: now.Add(life), // another machine's clock may be behind
+		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+	}
+	der, err := sign(t, t, key.Public(), key)
+	if err != nil {
+		return nil, "", fmt.Errorf("making the certificate of operator %q: %w", name, err)
+	}
+	pk, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		return nil, "", fmt.Errorf("making the certificate of operator %q: %w", name, err)
+	}
+	certAndKey = append(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: pk})...)
+	line, err = CertificateLine(name, role, certAndKey)
+	return certAndKey, line, err
+}
+
+// CertificateLine returns the line of the token file for an operator's own
+// certificate, whoever signed it: the first in PEM form. What counts is its
+// key, so that a renewed certificate for the same key needs no new line.
+func CertificateLine(name, role string, certPEM []byte) (string, error) {
+	for p, rest := pem.Decode(certPEM); p != nil; p, rest = pem.Decode(rest) {
+		if p.Type != "CERTIFICATE" {
+			continue
+		}
+		c, err := x509.ParseCertificate(p.Bytes)
+		if err != nil {
+			return "", fmt.Errorf("certificate of operator %q: %w", name, err)
+		}
+		h := sha256.Sum256(c.RawSubjectPublicKeyInfo)
+		return name + " " + role + " " + certHash + hex.EncodeToString(h[:]) + "\n", nil
+	}
+	return "", fmt.Errorf("certificate of operator %q: none in PEM form", name)
+}
+
 // ParseTokens reads a token file: a line "NAME ROLE SHA256" per operator,
-// empty lines and lines that start with # left out.
+// with "cert:" before the hash of a certificate's public key; empty lines and
+// lines that start with # are left out.
 func ParseTokens(b []byte) ([]Token, error) {
 	var out []Token
 	sc := bufio.NewScanner(bytes.NewReader(b))
@@ -62,25 +117,43 @@ func ParseTokens(b []byte) ([]Token, error) {
 		ok := len(f) == 3
 		if ok {
 			t.Name, t.Role = f[0], roles[f[1]]
+			f[2], t.Cert = strings.CutPrefix(f[2], certHash)
 			h, err := hex.DecodeString(f[2])
 			ok = err == nil && copy(t.Hash[:], h) == len(t.Hash) && len(h) == len(t.Hash) && t.Role != 0
 		}
 		if !ok {
-			return nil, fmt.Errorf("token file, line %d: want NAME viewer|operator|admin SHA256", n)
+			return nil, fmt.Errorf("token file, line %d: want NAME viewer|operator|admin SHA256, or cert:SHA256", n)
 		}
 		out = append(out, t)
 	}
 	return out, sc.Err()
 }
 
-// operator finds who a request's bearer token, or the console's session that
-// it comes with, belongs to.
+// byCertificate returns the operator whose client certificate a request came
+// with, nil for none. Browsers send a certificate along with whatever page
+// asks for it, so what comes from one is not taken for its owner's wish.
+func (s *Server) byCertificate(r *http.Request) *Token {
+	if r.TLS == nil || len(r.TLS.PeerCertificates) == 0 || r.Header.Get("Origin") != "" || r.Header.Get("Sec-Fetch-Site") != "" {
+		return nil
+	}
+	c, now := r.TLS.PeerCertificates[0], s.now()
+	if now.Before(c.NotBefore) || now.After(c.NotAfter) {
+		return nil
+	}
+	return s.tokenOf(sha256.Sum256(c.RawSubjectPublicKeyInfo), true)
+}
+
+// operator finds who a request's bearer token, its client certificate, or the
+// console's session that it comes with belongs to.
 func (s *Server) operator(r *http.Request) (*Token, error) {
 	tok, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
 	hash := sha256.Sum256([]byte(tok))
 	if !ok {
+		if t := s.byCertificate(r); t != nil {
+			return t, nil
+		}
 		if !console.Has(r) {
-			return nil, problem(http.StatusUnauthorized, "give one with --token-file", "no operator's token")
+			return nil, problem(http.StatusUnauthorized, "give one with --token-file or --client-cert", "no operator's token, and no certificate that is known and good")
 		}
 		sess, err := s.console.Of(r)
 		if err != nil {
@@ -88,17 +161,18 @@ func (s *Server) operator(r *http.Request) (*Token, error) {
 		}
 		hash = sess.Token
 	}
-	if t := s.tokenOf(hash); t != nil {
+	if t := s.tokenOf(hash, false); t != nil {
 		return t, nil
 	}
 	return nil, problem(http.StatusUnauthorized, "the token file of the server lists whom it knows", "unknown operator's token")
 }
 
-// tokenOf finds a token by its hash; nil if there is none.
-func (s *Server) tokenOf(hash [sha256.Size]byte) *Token {
-	for i := range s.live().Tokens {
-		if subtle.ConstantTimeCompare(hash[:], s.live().Tokens[i].Hash[:]) == 1 {
-			return &s.live().Tokens[i]
+// tokenOf finds a token, or a certificate, by its hash; nil if there is none.
+func (s *Server) tokenOf(hash [sha256.Size]byte, cert bool) *Token {
+	tokens := s.live().Tokens
+	for i := range tokens {
+		if tokens[i].Cert == cert && subtle.ConstantTimeCompare(hash[:], tokens[i].Hash[:]) == 1 {
+			return &tokens[i]
 		}
 	}
 	return nil
@@ -106,7 +180,7 @@ func (s *Server) tokenOf(hash [sha256.Size]byte) *Token {
 
 // who is tokenOf in the console's words.
 func (s *Server) who(hash [sha256.Size]byte) (console.Who, bool) {
-	t := s.tokenOf(hash)
+	t := s.tokenOf(hash, false)
 	if t == nil {
 		return console.Who{}, false
 	}
@@ -186,7 +260,7 @@ func (s *Server) node(ctx context.Context, r *http.Request) (*fleet.Node, error)
 func (s *Server) asEither(h handler) http.HandlerFunc {
 	return s.answer(func(w http.ResponseWriter, r *http.Request) (any, error) {
 		err := s.identified(w, r, func() (err error) {
-			if r.Header.Get("Authorization") != "" || console.Has(r) {
+			if r.Header.Get("Authorization") != "" || console.Has(r) || s.byCertificate(r) != nil {
 				_, err = s.operator(r)
 			} else {
 				_, err = s.node(r.Context(), r)
