@@ -10,6 +10,7 @@ import (
 // by their path.
 var examples = map[string]string{
 	"baseline approve":  "pxeserver baseline approve 3f2a9c01d4e5",
+	"attest":            "pxeserver attest rack1-07",
 	"baseline announce": "pxeserver baseline announce --like 3f2a9c01d4e5 --dbx dbx.esl --reason 'dbx of 2026-12'\npxeserver baseline announce --log binary_bios_measurements --vendor ACME --product R1 --bios 2.2",
 	"baseline forget":   "pxeserver baseline forget 3f2a9c01d4e5",
 	"image restore":     "pxeserver image restore 'rack-base 42'",

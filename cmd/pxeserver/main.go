@@ -65,7 +65,7 @@ func newRootCommand() *cobra.Command {
 	g.addFlags(cmd)
 	cmd.AddCommand(
 		newInitCommand(), newServeCommand(g), newCheckConfigCommand(g),
-		newNodeCommand(g), newReimageCommand(g), newSlotCommand(g), newVerdictCommand(g),
+		newNodeCommand(g), newReimageCommand(g), newSlotCommand(g), newVerdictCommand(g), newAttestCommand(g),
 		newPowerCommand(g), newBMCCommand(g), newRecoveryCommand(g), newDriftCommand(g), newAlertCommand(g), newReportCommand(g), newUsageCommand(g),
 		newPoolCommand(g), newBaselineCommand(g), newImageCommand(g), newRolloutCommand(g), newEventsCommand(g), newVersionCommand(g),
 		newTokenCommand(g), newHealthCommand(g), newStoreCommand(g), newBackupCommand(g), newRestoreCommand(g), newDoctorCommand(g), newTopCommand(g), newDHCPCommand(g), newExplainCommand(g), man.Command(),

@@ -320,6 +320,12 @@ func TestStory(t *testing.T) {
 	if r := l.do("verdict", "show", "n1"); r.code != exitFailure || !strings.Contains(r.errOut, "not attested") {
 		t.Errorf("verdict of a node that never attested: %+v", r)
 	}
+	if out := l.must("attest", "n1", "--wait", "0"); !strings.Contains(out, "asked to attest") {
+		t.Errorf("attest: %s", out)
+	}
+	if r := l.do("attest", "n1", "--wait", "1s"); r.code != exitFailure || !strings.Contains(r.errOut, "did not attest in time") {
+		t.Errorf("attest of a node whose agent knows no such favour: %+v", r)
+	}
 	if gc := l.must("image", "gc", "--dry-run", "--keep", "1"); strings.Contains(gc, "removed") || !strings.Contains(gc, "stays: in slot") {
 		t.Errorf("what could be removed:\n%s", gc)
 	}

@@ -28,18 +28,20 @@ func newVerdictCommand(g *globals) *cobra.Command {
 				return fmt.Errorf("node %s has not attested yet", n.Name)
 			}
 			ns := imageNames(cmd, c)
-			if err := g.print(cmd, n.Verdict, func(t *tabwriter.Writer) { showVerdict(t, n, ns) }); err != nil {
-				return err
-			}
-			if !n.Verdict.Accepted {
-				return refusedf("node %s is not what it should be: %s", n.Name, n.Verdict.Summary)
-			}
-			return nil
+			return printVerdict(cmd, g, n, ns)
 		},
 	}
-	cmd := group("verdict", "Look at attestations", show)
-	cmd.Aliases = []string{"attest"}
-	return cmd
+	return group("verdict", "Look at attestations", show)
+}
+
+func printVerdict(cmd *cobra.Command, g *globals, n *fleet.Node, ns names) error {
+	if err := g.print(cmd, n.Verdict, func(t *tabwriter.Writer) { showVerdict(t, n, ns) }); err != nil {
+		return err
+	}
+	if !n.Verdict.Accepted {
+		return refusedf("node %s is not what it should be: %s", n.Name, n.Verdict.Summary)
+	}
+	return nil
 }
 
 func showVerdict(t *tabwriter.Writer, n *fleet.Node, ns names) {

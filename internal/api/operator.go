@@ -19,6 +19,7 @@ import (
 //	POST   nodes/{node}/unban    NodeRequest       -> fleet.Node   image, "" for all
 //	POST   nodes/{node}/cleartpm                   -> fleet.Node   forget its TPM: the next one is bound
 //	POST   nodes/{node}/revoke                     -> fleet.Node   its certificates: it must prove its TPM again
+//	POST   nodes/{node}/attest                     -> fleet.Node   it attests with the answer to its next heartbeat
 //	POST   nodes/{node}/reimage  NodeRequest       -> fleet.Node   image, "" for its pool's
 //	POST   slots/flip            FlipRequest       -> []Flip
 //	GET    pools                 []fleet.Pool

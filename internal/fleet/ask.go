@@ -14,5 +14,6 @@ type AskAct string
 // The favours.
 const (
 	AskRecheck AskAct = "recheck" // run the checks now, and report
+	AskAttest  AskAct = "attest"  // attest now, with the whole event log
 	AskRestart AskAct = "restart" // end, so that the service manager starts the agent anew
 )

@@ -74,6 +74,7 @@ type Agent struct {
 	desired   fleet.Desired
 	verdict   *fleet.Verdict
 	attested  time.Time        // when it was last tried
+	prove     bool             // the server asks for an attestation, a whole one, now
 	pace      time.Duration    // between accepted attestations, 0: one per boot
 	session   *session.Session // open, or nil
 	began     time.Time

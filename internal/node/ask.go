@@ -47,6 +47,12 @@ func (a *Agent) favour(ask *fleet.Ask) {
 	case fleet.AskRecheck:
 		a.tell("agent.recheck", "the server asked for it")
 		poke(a.recheck)
+	case fleet.AskAttest:
+		a.tell("agent.attest", "the server asked for it")
+		a.mu.Lock()
+		a.prove = true
+		a.mu.Unlock()
+		poke(a.beat)
 	case fleet.AskRestart:
 		a.cfg.Log("the server asked the agent to start anew")
 		poke(a.again)

@@ -37,3 +37,30 @@ func TestAgentAttestsAgain(t *testing.T) {
 		t.Errorf("%d lines about attestation; want one", n)
 	}
 }
+
+// Asked by an operator the agent attests at once, with the whole log, though
+// its pace is one attestation a boot.
+func TestAgentAttestsOnDemand(t *testing.T) {
+	r := newRig(t, fleet.SlotA, goodA, "")
+	r.run()
+	attests := func() (out []api.AttestRequest) {
+		r.server.with(func() { out = append(out, r.server.attests...) })
+		return out
+	}
+	r.until("the attestation of the boot", func() bool { return len(attests()) == 1 })
+	r.server.with(func() { r.server.ask = &fleet.Ask{ID: 1, Act: fleet.AskAttest} })
+	r.until("another one", func() bool { return len(attests()) == 2 })
+	if got := attests()[1]; len(got.EventLog) == 0 {
+		t.Errorf("asked for: %+v; want the whole log", got)
+	}
+	at := 0
+	r.server.with(func() { at = len(r.server.reports) })
+	r.until("two more heartbeats", func() bool {
+		n := 0
+		r.server.with(func() { n = len(r.server.reports) })
+		return n > at+2
+	})
+	if n := len(attests()); n != 2 {
+		t.Errorf("%d attestations; want that each favour is done once", n)
+	}
+}

@@ -156,6 +156,10 @@ func (a *Agent) pauseBeat(ctx context.Context, every time.Duration, beaten time.
 func (a *Agent) dueToAttest() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	if a.prove {
+		a.attested = time.Now()
+		return true
+	}
 	pace := attestAgain
 	if a.verdict != nil && a.verdict.Accepted {
 		if pace = a.pace; pace <= 0 {
@@ -176,6 +180,13 @@ func (a *Agent) attest(ctx context.Context, s *session.Session) error {
 	f, err := a.look(ctx)
 	if err != nil {
 		return err
+	}
+	a.mu.Lock()
+	prove := a.prove
+	a.prove = false
+	a.mu.Unlock()
+	if prove {
+		s.Whole()
 	}
 	image := f.slots[a.cfg.Info.Slot.Index()].Image
 	v, err := s.Attest(ctx, image, a.cfg.Info.BootPath)

@@ -109,6 +109,7 @@ var nodeActs = map[string]func(ctx context.Context, s *Server, tx store.Tx, n *f
 	"domain":   setDomain,
 	"label":    label,
 	"revoke":   revoke,
+	"attest":   askAttest,
 }
 
 func (s *Server) actOnNode(w http.ResponseWriter, r *http.Request, actor string) (any, error) {

@@ -44,7 +44,7 @@ var operations = slices.Concat([]operation{
 	{"GET " + api.PathNodes + "/{node}/timeline", "A node's story in episodes, newest first", "viewer", nil, nil, []api.Episode{}, ""},
 	{"POST " + api.PathNodes, "Add a node before it is seen", "operator", nil, api.NodeRequest{}, fleet.Node{}, ""},
 	{"DELETE " + api.PathNodes + "/{node}", "Forget a node and its TPM", "operator", nil, nil, nil, ""},
-	{"POST " + api.PathNodes + "/{node}/{act}", "approve, cordon, uncordon, unban, revoke or reimage a node", "operator", nil, api.NodeRequest{}, fleet.Node{}, ""},
+	{"POST " + api.PathNodes + "/{node}/{act}", "approve, cordon, uncordon, unban, revoke or reimage a node, or have it attest now", "operator", nil, api.NodeRequest{}, fleet.Node{}, ""},
 	{"POST " + api.PathNodes + "/{node}/cleartpm", "Forget which TPM a node has", "admin", nil, nil, fleet.Node{}, ""},
 	{"POST " + api.PathFlip, "Boot the other confirmed slot: all of the nodes or none", "operator", nil, api.FlipRequest{}, []api.Flip{}, ""},
 	{"GET " + api.PathPools, "All pools by name", "viewer", nil, nil, []fleet.Pool{}, ""},

@@ -160,6 +160,28 @@ func TestAttestAgain(t *testing.T) {
 	refusedFor(t, "PCR 12 extended, whole log", b.attest(b.evidence()), judge.KindSameBoot)
 }
 
+// An operator asks for an attestation now.
+func TestAskAttest(t *testing.T) {
+	l, b := boot(t)
+	n, err := l.op.NodeAct(ctx, "n1", "attest", api.NodeRequest{})
+	l.must(err)
+	if n.Ask == nil || n.Ask.Act != fleet.AskAttest {
+		t.Fatalf("asked: %+v", n.Ask)
+	}
+	resp, err := b.c.Heartbeat(ctx, &b.report)
+	l.must(err)
+	if resp.Ask == nil || *resp.Ask != *n.Ask {
+		t.Errorf("answer to the heartbeat: %+v; want the favour", resp.Ask)
+	}
+	_, err = l.view.NodeAct(ctx, "n1", "attest", api.NodeRequest{})
+	wantStatus(t, "a viewer asks", err, 403)
+	_, err = l.op.AddNode(ctx, api.NodeRequest{Name: "n2", Pool: "rack", MACs: []string{"52:54:00:00:00:99"}})
+	l.must(err)
+	if _, err := l.op.NodeAct(ctx, "n2", "attest", api.NodeRequest{}); err == nil || !strings.Contains(err.Error(), "not proven a TPM") {
+		t.Errorf("a node without TPM: %v", err)
+	}
+}
+
 // The TPM's counters against what the node says of its boots.
 func TestResets(t *testing.T) {
 	l, b := boot(t)

@@ -252,11 +252,7 @@ func (s *Server) intend(ctx context.Context, tx store.Tx, d recovery.Deed, ns *r
 		if d.Step == recovery.RestartAgent {
 			act = fleet.AskRestart
 		}
-		ask := &fleet.Ask{ID: 1, Act: act}
-		if n.Ask != nil {
-			ask.ID = n.Ask.ID + 1
-		}
-		n.Ask = ask
+		ask(n, act)
 	case recovery.Flip, recovery.Reinstall:
 		rollout.Want(n, fleet.Desired{Image: d.Image, Reinstall: d.Step == recovery.Reinstall, Reason: "recovery, " + string(d.Step) + ": " + clip(d.Reason, 300)})
 		ns.Generation = n.Desired.Generation

@@ -71,6 +71,24 @@ func whyUnverified(n *fleet.Node) string {
 	return ": it has not attested since"
 }
 
+// askAttest has a node prove what it runs now, whatever its pace.
+func askAttest(_ context.Context, _ *Server, _ store.Tx, n *fleet.Node, _ *api.NodeRequest) (string, error) {
+	if n.State == fleet.NodePending || n.EKHash == "" {
+		return "", &rollout.Refusal{Why: "node " + n.Name + " has not proven a TPM yet", Hint: "it does so when it boots, once it is approved"}
+	}
+	ask(n, fleet.AskAttest)
+	return "with the answer to its next heartbeat", nil
+}
+
+// ask asks a node's agent for a favour; it does the newest one only.
+func ask(n *fleet.Node, act fleet.AskAct) {
+	next := &fleet.Ask{ID: 1, Act: act}
+	if n.Ask != nil {
+		next.ID = n.Ask.ID + 1
+	}
+	n.Ask = next
+}
+
 // revoke makes the server take none of a node's certificates any more. The
 // node enrols anew, for which it needs its TPM; whoever only had its
 // certificate is out.

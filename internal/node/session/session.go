@@ -158,6 +158,9 @@ const renewPause = time.Minute
 // per boot, or before the first.
 func (s *Session) Every() time.Duration { return s.every }
 
+// Whole has the next attestation send the event log and not only its hash.
+func (s *Session) Whole() { s.accepted = "" }
+
 // Attest shows the server what was booted and returns its verdict. image is
 // the digest the node believes it runs, path the boot path. Once it was
 // accepted the log is only named; the server asks for it if it must.
