@@ -12,7 +12,7 @@ cryptsetup-bin systemd-boot-efi tpm2-tools sbsigntool
 apt dpkg debian-archive-keyring gpg gpgv gnupg dnsmasq-base busybox-static
 chromium chromium-driver
 qemu-system-arm qemu-efi-aarch64 tcpdump
-postgresql
+postgresql nginx
 "
 
 say() { printf 'deps: %s\n' "$*"; }

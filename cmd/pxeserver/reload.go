@@ -49,7 +49,9 @@ func reloadLoop(ctx context.Context, file string, began *config.Config, srv *ser
 // waiting names the keys that differ and are not taken over.
 func waiting(began, next *config.Config) []string {
 	var out []string
-	old, now := reflect.ValueOf(*began), reflect.ValueOf(*next)
+	kept := *next
+	kept.Cache.Racks = began.Cache.Racks // the rest of image_cache is about a listener
+	old, now := reflect.ValueOf(*began), reflect.ValueOf(kept)
 	for i := range old.NumField() {
 		key, _, _ := strings.Cut(old.Type().Field(i).Tag.Get("yaml"), ",")
 		if !reloadKeys[key] && !reflect.DeepEqual(old.Field(i).Interface(), now.Field(i).Interface()) {

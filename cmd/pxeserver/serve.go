@@ -50,8 +50,8 @@ on when it is started again. Ports below 1024 and DHCP need root, or
 CAP_NET_BIND_SERVICE and CAP_NET_RAW.
 
 SIGHUP (systemctl reload pxeserver) reads the configuration anew: image_keys,
-ek_roots, tokens, discovery, attestation, recovery, peers and console_logs
-change at once; of others the log says that they take a restart. A file that
+ek_roots, tokens, discovery, attestation, recovery, peers, image_cache.racks
+and console_logs change at once; of others the log says that they take a restart. A file that
 is not good changes nothing.
 ` + exitCodes,
 		Args: cli.NoArgs,
@@ -146,11 +146,20 @@ func serve(ctx context.Context, file string, c *config.Config, log *slog.Logger)
 	}
 	log.Info("API ready", "address", l.Addr().String(), "url", c.NodeAPI(), "version", o.Version)
 
+	forCaches, err := listenForCaches(c)
+	if err != nil {
+		return err
+	}
 	boot := bootServer(c, srv, st, log)
 	srv.Boot = boot
 	parts, ctx := errgroup.WithContext(ctx)
 	parts.Go(func() error { return serveAPI(ctx, srv, l, log) })
 	parts.Go(func() error { return boot.Serve(ctx) })
+	if forCaches != nil {
+		clients, _ := c.Cache.Prefixes() // checked by config
+		log.Info("images for caches", "address", forCaches.Addr().String())
+		parts.Go(func() error { return serveHTTP(ctx, "image_cache", srv.ForCaches(clients), forCaches, log) })
+	}
 	parts.Go(func() error { srv.KeepBoots(ctx); return nil })
 	parts.Go(func() error { reloadLoop(ctx, file, c, srv, log); return nil })
 	parts.Go(func() error {
@@ -219,7 +228,7 @@ func options(c *config.Config) (*server.Options, error) {
 	if err != nil {
 		return nil, err
 	}
-	o := &server.Options{CA: ca, Limits: server.DefaultLimits(), Heartbeat: c.Heartbeat, NodeCert: c.NodeCert, AttestEvery: c.Attest.Every, AttestAlarm: c.Attest.Alarm, Baseline: c.Attest.Baseline, Servers: c.Servers(), ConsoleLogs: c.Console, Version: buildinfo.Version()}
+	o := &server.Options{CA: ca, Limits: server.DefaultLimits(), Heartbeat: c.Heartbeat, NodeCert: c.NodeCert, AttestEvery: c.Attest.Every, AttestAlarm: c.Attest.Alarm, Baseline: c.Attest.Baseline, Servers: c.Servers(), Caches: c.Cache.Racks, ConsoleLogs: c.Console, Version: buildinfo.Version()}
 	if c.Discovery.Enabled {
 		o.Discovery = c.Discovery.Pool
 	}
@@ -301,11 +310,28 @@ func listen(srv *server.Server, c *config.Config) (net.Listener, error) {
 
 // serveAPI answers until ctx ends, then lets running requests end.
 func serveAPI(ctx context.Context, srv *server.Server, l net.Listener, log *slog.Logger) error {
+	return serveHTTP(ctx, "API", srv.Handler(), l, log)
+}
+
+// listenForCaches listens for caches, if there are to be any.
+func listenForCaches(c *config.Config) (net.Listener, error) {
+	if c.Cache.Listen == "" {
+		return nil, nil
+	}
+	l, err := net.Listen("tcp", c.Cache.Listen)
+	if err != nil {
+		return nil, fmt.Errorf("image_cache: %w", err)
+	}
+	return l, nil
+}
+
+// serveHTTP answers until ctx ends, then lets running requests end.
+func serveHTTP(ctx context.Context, what string, handler http.Handler, l net.Listener, log *slog.Logger) error {
 	// Requests hang on to this context, so that those that wait for events end first.
 	base, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	h := &http.Server{
-		Handler: srv.Handler(), ReadHeaderTimeout: 15 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10,
+		Handler: handler, ReadHeaderTimeout: 15 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10,
 		BaseContext: func(net.Listener) context.Context { return base },
 		ErrorLog:    slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 	}
@@ -313,7 +339,7 @@ func serveAPI(ctx context.Context, srv *server.Server, l net.Listener, log *slog
 	go func() { done <- h.Serve(l) }()
 	select {
 	case err := <-done:
-		return fmt.Errorf("API: %w", err)
+		return fmt.Errorf("%s: %w", what, err)
 	case <-ctx.Done():
 	}
 	cancel()

@@ -118,6 +118,7 @@ type HeartbeatResponse struct {
 	Interval int           `json:"interval"` // seconds to the next heartbeat
 	Ask      *fleet.Ask    `json:"ask,omitempty"`
 	Servers  []string      `json:"servers,omitempty"` // https URLs of all servers of the fleet; empty where there is one
+	Cache    string        `json:"cache,omitempty"`   // URL of an HTTP cache near the node, under which blobs of images have the same paths; "" for none
 }
 
 // NodeEvent is one line of a node's own story.

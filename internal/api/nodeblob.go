@@ -14,9 +14,10 @@ import (
 // breaks is continued where it stopped, with growing pauses, for as long as
 // bytes keep coming (blobRetries tries without a single byte end it). size
 // is the blob's size from the signed manifest, or less. The bytes are not verified.
-// The caller closes the reader; ctx bounds the whole stream.
+// A cache (see UseCache) is asked first, and the server for what it does not
+// deliver. The caller closes the reader; ctx bounds the whole stream.
 func (c *NodeClient) Blob(ctx context.Context, image, blob string, offset, size int64) io.ReadCloser {
-	return &blobReader{c: c, ctx: ctx, path: PathImages + image + "/blobs/" + blob, at: offset, size: size, first: c.pause, pause: c.pause}
+	return &blobReader{c: c, ctx: ctx, path: PathImages + image + "/blobs/" + blob, digest: blob, at: offset, size: size, first: c.pause, pause: c.pause}
 }
 
 // blobRetries is how many connections in a row may bring nothing.
@@ -29,6 +30,8 @@ type blobReader struct {
 	c        *NodeClient
 	ctx      context.Context
 	path     string
+	digest   string
+	cached   bool // body is the cache's
 	at, size int64
 	body     io.ReadCloser
 	cancel   context.CancelFunc
@@ -62,6 +65,11 @@ func (r *blobReader) Read(p []byte) (int, error) {
 			r.tries, r.pause = 0, r.first
 			return n, nil
 		}
+		if err != nil && r.cached && r.ctx.Err() == nil { // the rest is the server's
+			r.c.cache.rest()
+			r.drop()
+			continue
+		}
 		if err != nil {
 			r.drop()
 			if err := r.again(err); err != nil {
@@ -77,6 +85,10 @@ func (r *blobReader) open() error {
 	for {
 		ctx, cancel := context.WithCancel(r.ctx)
 		watch := time.AfterFunc(blobStall, cancel)
+		if body, err := r.c.cache.open(ctx, r.path, r.digest, r.at, r.size); err == nil {
+			r.body, r.cancel, r.watch, r.cached = body, cancel, watch, true
+			return nil
+		}
 		h := http.Header{"Range": {fmt.Sprintf("bytes=%d-%d", r.at, r.size-1)}}
 		t := r.c.transport()
 		resp, err := t.do(ctx, http.MethodGet, r.path, nil, h)
@@ -86,7 +98,7 @@ func (r *blobReader) open() error {
 			return fmt.Errorf("fetching %s: server ignored the range", r.path)
 		}
 		if err == nil {
-			r.body, r.cancel, r.watch = resp.Body, cancel, watch
+			r.body, r.cancel, r.watch, r.cached = resp.Body, cancel, watch, false
 			return nil
 		}
 		watch.Stop()

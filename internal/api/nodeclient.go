@@ -45,6 +45,8 @@ type NodeClient struct {
 	servers []string // URLs; the first is the one that is asked
 	cert    *tls.Certificate
 	t       *transport // to the first
+
+	cache cache
 }
 
 // NewNodeClient makes a client for the server at an https URL that presents

@@ -29,6 +29,7 @@ type Config struct {
 	Interface string        `yaml:"interface"`        // for DHCP; "" means all that have an address in the subnet
 	Names     []string      `yaml:"names"`            // more names and addresses of the server for its certificate
 	Peers     []string      `yaml:"peers"`            // URLs of the other servers of this fleet, which nodes turn to when this one does not answer
+	Cache     ImageCache    `yaml:"image_cache"`      //
 	Listen    Listen        `yaml:"listen"`           //
 	DHCP      DHCP          `yaml:"dhcp"`             //
 	Discovery Discovery     `yaml:"discovery"`        //
@@ -277,7 +278,7 @@ func (c *Config) check() error {
 	case c.Console != "" && !strings.Contains(filepath.Base(c.Console), "{node}"):
 		return bad("console_logs", "%q: want a file name with {node} in it, such as /var/log/consoles/{node}.log", c.Console)
 	}
-	if err := errors.Join(c.checkStore(), checkHooks(c.Hooks), c.Attest.check(), c.Recovery.check(), checkAlerts(c.Alerts)); err != nil {
+	if err := errors.Join(c.checkStore(), c.Cache.check(), checkHooks(c.Hooks), c.Attest.check(), c.Recovery.check(), checkAlerts(c.Alerts)); err != nil {
 		return err
 	}
 	return c.checkDHCP()

@@ -62,6 +62,9 @@ func TestFaultsHaveLines(t *testing.T) {
 		{"allowed program by a short digest", minimal + "attestation:\n  allow_applications: {abcd: tool}\n", 5, "64 hex digits"},
 		{"allowed program without a name", minimal + "attestation:\n  allow_applications: {" + strings.Repeat("ab", 32) + ": \"\"}\n", 5, "whose program"},
 		{"allowed loader", minimal + "attestation:\n  allow_applications: {" + strings.Repeat("ab", 32) + ": systemd-boot}\n", 5, "publish its image"},
+		{"cache without a host", minimal + "image_cache:\n  racks: {r7: \"http:///x\"}\n", 5, "URL of a cache"},
+		{"cache client by name", minimal + "image_cache:\n  clients: [cache1]\n", 5, "an address or a network"},
+		{"cache listener without a port", minimal + "image_cache:\n  listen: 10.77.0.1\n", 5, "want ADDRESS:PORT"},
 		{"a peer without a port", minimal + "peers: [\"https://10.77.0.2\"]\n", 4, "URL of another server"},
 		{"a peer by plain HTTP", minimal + "peers: [\"http://10.77.0.2:8443\"]\n", 4, "URL of another server"},
 		{"bad port", minimal + "listen:\n  tftp: 70000\n", 5, "want a port"},
@@ -83,6 +86,7 @@ func TestWriteReadsBack(t *testing.T) {
 	c := Default()
 	c.Address, c.DHCP.Subnet, c.Interface = "10.77.0.1", "10.77.0.0/24", "eth0"
 	c.Names, c.ImageKeys, c.EKRoots = []string{"boot.example.org"}, []string{"image.pub"}, []string{`odd "name".pem`}
+	c.Cache = ImageCache{Listen: "10.77.0.1:8081", Clients: []string{"10.7.0.0/24"}, Racks: map[string]string{"r7": "http://10.7.0.2:8081", "*": "http://10.8.0.2"}}
 	c.Peers = []string{"https://10.77.0.2:8443", "https://pxe2.example.org:8443"}
 	c.DHCP.DNS = []string{"10.77.0.2"}
 	c.Attest.Allow = map[string]string{strings.Repeat("ab", 32): `Dell "OEM" tool`}

@@ -59,6 +59,12 @@ names: {{list .Names}}
 # told them, and turn to them when this one does not answer. [] where it is alone.
 peers: {{list .Peers}}
 
+# Images by way of HTTP caches in racks (see docs/operating.md).
+image_cache:
+  listen: {{q .Cache.Listen}}     # ADDRESS:PORT where caches fetch from, plain HTTP; "": off
+  clients: {{list .Cache.Clients}}    # addresses or networks of the caches; []: anybody
+  racks: {{allow .Cache.Racks}}      # what nodes ask first: {"r7": "http://10.7.0.2:8081", "*": "http://…"}
+
 listen:
   api: {{q .Listen.API}}     # HTTPS: nodes, commands, other programs
   http_boot: {{.Listen.HTTPBoot}}      # UEFI HTTP boot; 0 is the usual port 8080, -1 turns it off

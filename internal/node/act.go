@@ -77,10 +77,15 @@ func (a *Agent) install(ctx context.Context, act Action) error {
 	im, err := install.Fetch(ctx, s.Client(), act.Image, a.records.keys)
 	if err == nil {
 		n := act.Slot.Index()
-		err = install.Run(ctx, s.Client(), im, install.Target{
+		t := install.Target{
 			Slots: a.cfg.Slots, Slot: act.Slot, Root: a.cfg.Info.Roots[n], Verity: a.cfg.Info.Verities[n],
 			OtherRoot: a.cfg.Info.Roots[act.Slot.Other().Index()],
-		}, a.progress(act.Slot))
+		}
+		err = install.Run(ctx, s.Client(), im, t, a.progress(act.Slot))
+		if err != nil && ctx.Err() == nil && s.Client().DistrustCache() {
+			a.tell("install.cache-distrusted", "%v: once more, from the server alone", err)
+			err = install.Run(ctx, s.Client(), im, t, a.progress(act.Slot))
+		}
 	}
 	if errors.Is(err, install.ErrRefused) {
 		a.tell("install.refused", "image %s: %v", short, err)

@@ -77,6 +77,7 @@ func (a *Agent) heartbeat(ctx context.Context, s *session.Session, inv *fleet.In
 	}
 	a.favour(resp.Ask)
 	a.meet(ctx, s, resp.Servers)
+	s.Client().UseCache(resp.Cache)
 	return time.Duration(resp.Interval) * time.Second, nil
 }
 

@@ -59,7 +59,7 @@ func (s *Server) heartbeat(w http.ResponseWriter, r *http.Request, known *fleet.
 
 // wanted is the answer to a heartbeat.
 func (s *Server) wanted(n *fleet.Node) *api.HeartbeatResponse {
-	return &api.HeartbeatResponse{Desired: n.Desired, Interval: int(s.Heartbeat.Seconds()), Ask: n.Ask, Servers: s.live().Servers}
+	return &api.HeartbeatResponse{Desired: n.Desired, Interval: int(s.Heartbeat.Seconds()), Ask: n.Ask, Servers: s.live().Servers, Cache: s.cacheOf(n)}
 }
 
 func (s *Server) takeIn(ctx context.Context, tx store.Tx, name string, rep *fleet.Report, m *note, now time.Time) (*fleet.Node, []note, error) {

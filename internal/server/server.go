@@ -34,6 +34,7 @@ type Options struct {
 	ImageKeys []ed25519.PublicKey // who may sign images; none: nothing can be published
 	Discovery string              // pool in which unknown machines wait; "": they are refused
 	Heartbeat time.Duration       // how often nodes report
+	Caches    map[string]string   // URLs of HTTP caches by rack, "*" for all others; none: nodes ask the server
 	Servers   []string            // URLs of all servers of the fleet, as nodes are told; none where there is one
 	NodeCert  time.Duration       // life of a node's certificate
 

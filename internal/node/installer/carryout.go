@@ -90,7 +90,12 @@ func (i *installer) fill(ctx context.Context, m *abslot.Machine, dsk *disk.Disk,
 	if t.OtherRoot, err = dsk.PartitionPath(disk.RootLabel(s.Other())); err != nil {
 		return err
 	}
-	if err := install.Run(ctx, i.session.Client(), im, t, i.progress(ctx)); err != nil {
+	err = install.Run(ctx, i.session.Client(), im, t, i.progress(ctx))
+	if err != nil && ctx.Err() == nil && i.session.Client().DistrustCache() {
+		i.tell(ctx, "install.cache-distrusted", "%v: once more, from the server alone", err)
+		err = install.Run(ctx, i.session.Client(), im, t, i.progress(ctx))
+	}
+	if err != nil {
 		return err
 	}
 	if err := i.leaveServer(ctx); err != nil {

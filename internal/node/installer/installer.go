@@ -192,6 +192,7 @@ func (i *installer) serve(ctx context.Context) error {
 		default:
 			heard, i.inv, i.fleet = time.Now(), nil, hb.Servers
 			i.session.Client().UseServers(hb.Servers)
+			i.session.Client().UseCache(hb.Cache)
 			if hb.Interval > 0 {
 				wait = time.Duration(hb.Interval) * time.Second
 			}
