@@ -161,6 +161,7 @@ func serve(ctx context.Context, file string, c *config.Config, log *slog.Logger)
 		parts.Go(func() error { return serveHTTP(ctx, "image_cache", srv.ForCaches(clients), forCaches, log) })
 	}
 	parts.Go(func() error { srv.KeepBoots(ctx); return nil })
+	parts.Go(func() error { srv.WatchPower(ctx); return nil })
 	parts.Go(func() error { reloadLoop(ctx, file, c, srv, log); return nil })
 	parts.Go(func() error {
 		store.Lead(ctx, st, func(ctx context.Context) { lead(ctx, c, srv, hooks, log) })

@@ -42,7 +42,7 @@ type Rows struct {
 	Gone  []string   `json:"gone,omitempty"` // names of removed nodes
 }
 
-// What FleetRow says of health and attestation.
+// What FleetRow says of health, attestation and power.
 const (
 	HealthGood    = "healthy"
 	HealthFailing = "failing"
@@ -53,6 +53,9 @@ const (
 	AttestRefused  = "refused"
 	AttestOld      = "last boot" // accepted, but booted again since
 	AttestNone     = ""
+
+	PowerOn  = "on"
+	PowerOff = "off"
 )
 
 // FleetRow is a node in short. It changes when something happens to the
@@ -78,6 +81,7 @@ type FleetRow struct {
 	Kernel    string          `json:"kernel,omitempty"`
 	Driver    string          `json:"driver,omitempty"`
 	Silent    *time.Time      `json:"silent,omitempty"` // last seen, if that is too long ago
+	Power     string          `json:"power,omitempty"`  // PowerOn or PowerOff; "" if it is not known
 }
 
 // Episode is one way of a node from a request to an outcome: a boot, an

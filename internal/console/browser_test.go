@@ -84,6 +84,18 @@ func (b *browser) fleetPage(l *lab) {
 	b.keys("body", "gf")
 	b.until("fleet", "location.pathname === '/console/fleet'")
 
+	// A page that was left before its answers came stays away.
+	js[any](b, `const real = window.fetch;
+window.held = [];
+window.fetch = async (...a) => { const x = real(...a); if (String(a[0]).includes('/timeline')) await new Promise((r) => held.push(r)); return x; }`)
+	b.until("its cell", "document.querySelector('.cell[data-name=r1-n03]') !== null")
+	js[any](b, "document.querySelector('.cell[data-name=r1-n03]').click()")
+	b.until("a node that waits", "location.pathname === '/console/nodes/r1-n03' && held.length > 0")
+	b.keys("body", "gf")
+	b.until("the fleet again", "location.pathname === '/console/fleet' && document.querySelectorAll('.cell').length >= 40")
+	js[any](b, "held.forEach((go) => go()); return new Promise((r) => setTimeout(r, 500))")
+	b.until("still the fleet", "document.querySelectorAll('.cell').length >= 40")
+
 	// What happens to a node shows without a word to the server.
 	b.click("[data-status=quarantined]")
 	b.until("one cell", "document.querySelectorAll('.cell').length === 1")
@@ -162,6 +174,17 @@ func (b *browser) power(l *lab) {
 	b.click("[data-act=bmc-sensors]")
 	b.until("sensors", "document.querySelector('[aria-label=Sensors] td')")
 	b.shot("node-power")
+
+	// A silent node whose BMC says that it is off is told from one that hangs.
+	_, err = l.as("admin").SetBMC(ctx, "r1-n08", api.BMCRequest{URL: ts.URL, User: "root", Password: "s3cret", Pin: fmt.Sprintf("%x", pin)})
+	l.must(err)
+	_, err = l.op.Power(ctx, "r1-n08")
+	l.must(err)
+	b.open(l.url + "/console/?q=r1-&size=cards")
+	b.sees("switched off, silent for")
+	b.until("power in the cells", "document.querySelectorAll('.cell .p-on').length > 10 && document.querySelectorAll('.cell .p-off').length === 1")
+	b.size(1440, 900, "light")
+	b.shot("fleet-power")
 }
 
 func (b *browser) nodePage(l *lab) {

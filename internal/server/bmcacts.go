@@ -28,8 +28,11 @@ func askBMC[T any](s *Server, ask func(c *bmc.Session, r *http.Request) (T, erro
 	}
 }
 
-func bmcPower(c *bmc.Session, r *http.Request) (api.Power, error) {
+func (s *Server) bmcPower(c *bmc.Session, r *http.Request) (api.Power, error) {
 	state, err := c.Power()
+	if err == nil {
+		s.powers.see(r.PathValue("node"), state, s.now())
+	}
 	return api.Power{Node: r.PathValue("node"), State: state}, err
 }
 
@@ -61,6 +64,7 @@ func (s *Server) actPower(ctx context.Context, node string, act fleet.PowerAct) 
 			return err
 		}
 		state, _ = c.Power() // the act counts, not what is seen of it so soon
+		s.powers.see(node, state, s.now())
 		return nil
 	})
 	return state, err

@@ -16,7 +16,7 @@ func (s *Server) recoveryRoutes(m *mux) {
 	as(RoleViewer, "GET "+node, s.showBMC)
 	as(RoleAdmin, "PUT "+node, s.setBMC)
 	as(RoleAdmin, "DELETE "+node, s.removeBMC)
-	as(RoleViewer, "GET "+node+"/power", askBMC(s, bmcPower))
+	as(RoleViewer, "GET "+node+"/power", askBMC(s, s.bmcPower))
 	as(RoleOperator, "POST "+node+"/power", s.setPower)
 	as(RoleOperator, "POST "+node+"/boot", s.bootOnce)
 	as(RoleViewer, "GET "+node+"/machine", askBMC(s, bmcMachine))

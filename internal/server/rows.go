@@ -82,6 +82,7 @@ func (b *board) look(ctx context.Context) error {
 	for _, n := range nodes {
 		seen[n.Name] = true
 		row := rowOf(n, labels, b.s.silentAfter(), b.s.now())
+		row.Power = b.s.powers.power(n, b.s.silentAfter(), b.s.now())
 		if old := b.rows[n.Name]; old == nil || old.gone || !sameRow(old.FleetRow, row) {
 			b.rows[n.Name] = &boardRow{row, b.rev, false}
 		}

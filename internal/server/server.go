@@ -110,6 +110,7 @@ type Server struct {
 	boots  chan bootLine
 
 	bmcTurns turns
+	powers   powers
 	drivers  map[string]drift.Image // of images, by digest
 
 	metrics *metrics.Metrics

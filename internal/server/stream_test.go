@@ -69,7 +69,7 @@ func TestWatch(t *testing.T) {
 	if hello.Version != "test" || hello.Heartbeat != 10 {
 		t.Errorf("hello = %+v", hello)
 	}
-	want := api.FleetRow{Name: "n1", Pool: "rack", State: fleet.NodeApproved, Stage: fleet.StageSystem, Slot: fleet.SlotA, SlotState: fleet.SlotGood,
+	want := api.FleetRow{Name: "n1", Pool: "rack", Power: api.PowerOn, State: fleet.NodeApproved, Stage: fleet.StageSystem, Slot: fleet.SlotA, SlotState: fleet.SlotGood,
 		Image: image, ImageName: "rack 1", Health: api.HealthGood}
 	all := l.rows(next)
 	want.Attest = all.Rows[0].Attest

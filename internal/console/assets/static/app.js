@@ -15,7 +15,17 @@ const nodePage = { name: "Node", path: "nodes", load: () => import("./node.js") 
 
 const main = document.getElementById("main"), top_ = document.getElementById("top"), banner = document.getElementById("banner");
 let leave = () => {};
-let turn = 0; // counts pages, so that a slow one does not show over a later one
+let turn = 0; // counts pages, so that a slow one is not taken for a later one
+let box = null; // in main, of the page that is shown
+
+// newBox is where the next page draws. What is seen stays in it until then;
+// a page that was left draws out of sight, however late its answers come.
+function newBox() {
+  const next = h("div");
+  next.append(...(box ?? main).childNodes);
+  fill(main, next);
+  return box = next;
+}
 
 // go opens a path of the console.
 export function go(path) {
@@ -36,14 +46,15 @@ async function route(moved) {
   leave = () => {};
   document.title = (arg ? arg + " – " : "") + page.name + " – Turnout";
   drawTop(page);
+  const at = newBox();
   try {
     const m = await page.load();
     if (mine !== turn) return;
-    const done = await m.show(main, { arg, query: new URLSearchParams(location.search), setQuery, go });
+    const done = await m.show(at, { arg, query: new URLSearchParams(location.search), setQuery, go });
     if (mine !== turn) return done?.();
     leave = done ?? (() => {});
   } catch (e) {
-    if (mine === turn && e.status !== 401) fill(main, h("div.empty", null, h("h1", null, page.name), h("p.error", null, e.message), e.hint && h("p.hint", null, e.hint)));
+    if (mine === turn && e.status !== 401) fill(at, h("div.empty", null, h("h1", null, page.name), h("p.error", null, e.message), e.hint && h("p.hint", null, e.hint)));
   }
   if (moved) {
     scrollTo(0, 0);
@@ -150,6 +161,7 @@ function showLogin(why) {
   h("label", { for: "token" }, "Operator's token"), token,
   h("p.hint", null, "The server's administrator has it: the file operator.token, or a line of the token file."), error, button);
   fill(main, form);
+  box = null;
   token.focus();
 }
 

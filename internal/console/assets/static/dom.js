@@ -48,6 +48,13 @@ const shapes = {
   back: [null, "M6 3L2.5 6.5 6 10M3 6.5h6a4 4 0 0 1 0 8H7"],
   next: [null, "M8 2v11M4 9l4 4 4-4"],
   skip: [null, "M3 8h10"],
+  proven: [null, "M8 1.2l5.5 2v4.3c0 3.6-2.4 6-5.5 7.3-3.1-1.3-5.5-3.7-5.5-7.3V3.2zM5.4 8l1.9 2 3.3-3.8"],
+  disproven: [null, "M8 1.2l5.5 2v4.3c0 3.6-2.4 6-5.5 7.3-3.1-1.3-5.5-3.7-5.5-7.3V3.2zM5.8 5.8l4.4 4.4M10.2 5.8l-4.4 4.4"],
+  unproved: [null, "M8 1.2l5.5 2v4.3c0 3.6-2.4 6-5.5 7.3-3.1-1.3-5.5-3.7-5.5-7.3V3.2z"],
+  healthy: [null, "M1 8h3l2-4.5 3.5 9 2-4.5H15"],
+  unhealthy: [null, "M1 8h3.5M11.5 8H15M5.8 5.8l4.4 4.4M10.2 5.8l-4.4 4.4"],
+  power: [null, "M8 1.5v6M4.4 3.8a5.6 5.6 0 1 0 7.2 0"],
+  unplug: [null, "M4.4 3.8a5.6 5.6 0 1 0 7.2 0M3 1.5l10 12"],
 };
 
 // icon draws a shape; with a label it speaks, else it is decoration.

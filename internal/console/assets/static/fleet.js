@@ -9,6 +9,7 @@ const groupings = {
   rack: { label: "rack", of: (r) => r.rack || "no rack in the name" },
   image: { label: "image", of: (r) => r.imageName || "no image" },
   status: { label: "status", of: (r) => statuses[r.status].text },
+  power: { label: "power", of: (r) => (r.power ? "power " + r.power : "power not known") },
   driver: { label: "driver version", of: (r) => (r.driver ? "driver " + r.driver : "no driver") },
   kernel: { label: "kernel", of: (r) => r.kernel || "no kernel" },
 };
@@ -16,10 +17,20 @@ const groupings = {
 const sizes = { get cards() { return { width: innerWidth < 640 ? 165 : 216, height: 74 }; }, tiles: { width: 46, height: 32 } };
 const tilesFrom = 400; // nodes from which tiles are shown unless asked otherwise
 
+// marks are health, attestation and power, each a shape that speaks.
+function marks(r) {
+  const one = (key, shape, label) => h("span.mark", { class: key }, icon(shape, label));
+  return [
+    r.health && r.health !== "unknown" && one("h-" + r.health, r.health === "healthy" ? "healthy" : "unhealthy", "health: " + r.health),
+    r.attest && one("a-" + r.attest.replace(" ", "-"), { accepted: "proven", refused: "disproven" }[r.attest] ?? "unproved", "attestation: " + r.attest),
+    r.power && one("p-" + r.power, r.power === "on" ? "power" : "unplug", "power: " + r.power),
+  ];
+}
+
 function card(r) {
   const s = statuses[r.status];
   return h("a.cell.card", { href: "/console/nodes/" + encodeURIComponent(r.name), class: "t-" + s.tone, title: sentence(r, r.status) },
-    h("span.c1", null, icon(s.shape), h("b", null, r.name), r.slot && h("span.slot", { class: "s-" + r.slotState }, r.slot)),
+    h("span.c1", null, icon(s.shape), h("b", null, r.name), marks(r), r.slot && h("span.slot", { class: "s-" + r.slotState }, r.slot)),
     h("span.c2", null, r.imageName || (r.image ? short(r.image) : "no image")),
     h("span.c3", null, detail(r, r.status)));
 }
@@ -62,7 +73,7 @@ export function show(main, { query, setQuery }) {
 
   function matches(r, words) {
     if (!words.length) return true;
-    const text = (r.name + " " + r.pool + " " + (r.imageName ?? "") + " " + short(r.image) + " " + detail(r, r.status) + " " + (r.kernel ?? "") + " " + (r.driver ?? "") + " " + (r.rollout ?? "")).toLowerCase();
+    const text = (r.name + " " + r.pool + " " + (r.imageName ?? "") + " " + short(r.image) + " " + detail(r, r.status) + " " + (r.kernel ?? "") + " " + (r.driver ?? "") + " " + (r.rollout ?? "") + (r.power ? " power " + r.power : "")).toLowerCase();
     return words.every((w) => text.includes(w));
   }
 

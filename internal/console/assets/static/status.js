@@ -6,6 +6,7 @@ export const statuses = {
   failing: { text: "failing a check", shape: "fail", tone: "bad" },
   quarantined: { text: "quarantined", shape: "cross", tone: "bad" },
   silent: { text: "silent", shape: "silent", tone: "warn" },
+  off: { text: "switched off", shape: "unplug", tone: "off" },
   pending: { text: "waits for approval", shape: "ask", tone: "pend" },
   moving: { text: "on the move", shape: "move", tone: "move" },
   trying: { text: "trial boot", shape: "half", tone: "move" },
@@ -21,6 +22,7 @@ export const statusNames = Object.keys(statuses);
 export function statusOf(r) {
   if (r.state === "pending") return "pending";
   if (r.state === "quarantined") return "quarantined";
+  if (r.power === "off") return "off";
   if (r.silent) return "silent";
   if (r.attest === "refused") return "refused";
   if (r.health === "failing") return "failing";
@@ -32,10 +34,13 @@ export function statusOf(r) {
   return "unproven";
 }
 
+const since = (at) => seconds((Date.now() + clock.ahead - new Date(at)) / 1000);
+
 // detail says in a few words what a cell has no room for.
 export function detail(r, status) {
   switch (status) {
-    case "silent": return "silent for " + seconds((Date.now() + clock.ahead - new Date(r.silent)) / 1000);
+    case "silent": return "silent for " + since(r.silent) + (r.power === "on" ? ", power is on" : "");
+    case "off": return r.silent ? "switched off, silent for " + since(r.silent) : statuses.off.text;
     case "failing": return r.check;
     case "quarantined": case "pending": case "cordoned": return r.reason || statuses[status].text;
     case "moving": case "installer": case "trying": return r.activity && r.activity !== "idle" ? r.activity : statuses[status].text;
@@ -52,5 +57,5 @@ export function sentence(r, status) {
   const slot = r.slot ? ", slot " + r.slot + " (" + r.slotState + "), " + (r.imageName || "unknown image") : "";
   const d = detail(r, status);
   return r.name + ": " + statuses[status].text + (d && d !== statuses[status].text ? ", " + d : "") + slot +
-    (r.health ? ", health " + r.health : "") + (r.attest ? ", attestation " + r.attest : "") + ", pool " + r.pool;
+    (r.power ? ", power " + r.power : "") + (r.health ? ", health " + r.health : "") + (r.attest ? ", attestation " + r.attest : "") + ", pool " + r.pool;
 }
