@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/turnout-project/turnout/internal/fleet"
@@ -220,7 +221,22 @@ func Abort(ctx context.Context, s store.Store, id, by, reason string, flipBack b
 }
 
 func wrongState(r *fleet.Rollout, act string, want ...fleet.RolloutState) error {
-	return &Refusal{fmt.Sprintf("rollout %s is %s and cannot be %s", r.ID, r.State, act), fmt.Sprintf("only one that is %v can", want)}
+	return &Refusal{fmt.Sprintf("rollout %s is %s and cannot be %s", r.ID, r.State, act), fmt.Sprintf("only one that is %s can", anyOf(want))}
+}
+
+// anyOf names states for people: "running, paused or halted".
+func anyOf(states []fleet.RolloutState) string {
+	var b strings.Builder
+	for i, s := range states {
+		switch {
+		case i > 0 && i == len(states)-1:
+			b.WriteString(" or ")
+		case i > 0:
+			b.WriteString(", ")
+		}
+		b.WriteString(string(s))
+	}
+	return b.String()
 }
 
 func change(ctx context.Context, s store.Store, id string, now time.Time, fn func(store.Tx, *fleet.Rollout) (kind, msg string, err error), by string) (*fleet.Rollout, error) {
