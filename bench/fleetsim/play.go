@@ -73,18 +73,23 @@ func (f *fleetSim) play(ctx context.Context) error {
 		return fmt.Errorf("adding nodes: %w", err)
 	}
 	f.say("added %d nodes in %s", len(f.nodes), since(began))
-	began = time.Now()
-	if err := f.each(ctx, f.join); err != nil {
-		return fmt.Errorf("enrolling: %w", err)
-	}
-	f.say("enrolled them in %s", since(began))
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	var all sync.WaitGroup
-	for i, n := range f.nodes {
-		all.Go(func() { f.live(ctx, n, time.Duration(i)*f.o.interval/time.Duration(len(f.nodes)), stop) })
+	began = time.Now()
+	err := f.each(ctx, func(ectx context.Context, n *simNode) error {
+		if err := f.join(ectx, n); err != nil {
+			return err
+		}
+		all.Go(func() { f.live(ctx, n, time.Duration(n.rnd.Int64N(int64(f.o.interval))), stop) })
+		return nil
+	})
+	if err == nil {
+		f.say("enrolled them in %s", since(began))
+		err = f.acts(ctx)
+	} else {
+		err = fmt.Errorf("enrolling: %w", err)
 	}
-	err := f.acts(ctx)
 	if err == nil {
 		err = context.Cause(ctx)
 	}

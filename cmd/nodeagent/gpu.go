@@ -30,7 +30,7 @@ Of "gpu check" also:
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(newGPUCheckCommand(), newGPUApplyCommand())
+	cmd.AddCommand(newGPUCheckCommand(), newGPUApplyCommand(), newGPUEvidenceCommand())
 	return cmd
 }
 
@@ -84,6 +84,34 @@ func newGPUApplyCommand() *cobra.Command {
 			}
 			log := slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil))
 			return joinLines([]error{new(probe.Machine).Apply(cmd.Context(), c, log)})
+		},
+	}
+}
+
+func newGPUEvidenceCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "evidence [-- COMMAND...]",
+		Short: "Have the GPUs attest by NVIDIA's own command",
+		Long: `Runs NVIDIA's attestation command and says in one line what came of it. It is not
+part of an image by itself and no default check: a recipe calls it as an advisory
+check. Without a command it is
+
+  ` + strings.Join(probe.EvidenceCommand, " ") + `
+
+where {nonce} is a fresh challenge.
+
+` + exitCodes + `
+  127  it cannot tell: the command is not there, or said nothing`,
+		Example: "  nodeagent gpu evidence\n  nodeagent gpu evidence -- nvattest --format json attest --device gpu --verifier remote --nonce {nonce}",
+		RunE: func(cmd *cobra.Command, argv []string) error {
+			said, err := probe.Evidence(cmd.Context(), argv)
+			if errors.Is(err, probe.ErrUnknown) {
+				return unknownError{err}
+			}
+			if err == nil {
+				fmt.Fprintln(cmd.OutOrStdout(), said)
+			}
+			return err
 		},
 	}
 }
