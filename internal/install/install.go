@@ -96,6 +96,8 @@ func Run(ctx context.Context, src Source, im *Image, t Target, progress Progress
 }
 
 // writeSlot writes root and verity tree and reads both back from the medium.
+// Every byte is hashed once, when it was read back: the root hash covers all
+// of it. Only what does not come out right is looked at piece by piece.
 // Where the medium can be read around the kernel's cache, what was flushed is
 // read back while the rest is still on its way.
 func writeSlot(ctx context.Context, src Source, im *Image, t Target, root, tree Device, progress Progress) error {
@@ -140,6 +142,14 @@ func writeSlot(ctx context.Context, src Source, im *Image, t Target, root, tree 
 	if err != nil || isRight {
 		return err
 	}
+	// Something came or was kept damaged, or this program does not make the
+	// image's tree: the slot is held against the signed description piece by
+	// piece, and then against the signed tree.
+	if im.Manifest.Root.ChunkSize > 0 {
+		if err := mend(ctx, src, im.Digest, im.Manifest.Root, root, nil); err != nil {
+			return err
+		}
+	}
 	if err := copyBlob(ctx, src, im.Digest, im.Manifest.Verity.Blob, tree, nil); err != nil {
 		return err
 	}
@@ -159,7 +169,7 @@ func writeRoot(ctx context.Context, src Source, im *Image, t Target, root Device
 			}
 		}
 	}
-	return copyDelta(ctx, src, im.Digest, b, root, newDelta(ctx, src, im, b, seeds), progress, flushed)
+	return copyUnchecked(ctx, src, im.Digest, b, root, newDelta(ctx, src, im, b, seeds), progress, flushed)
 }
 
 // growTree reads the root back and writes the verity tree that it makes. It reports whether root and tree are those of the

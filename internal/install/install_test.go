@@ -274,27 +274,45 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// TestRunDamagedChunks: chunks that come damaged are fetched again.
+// TestRunDamagedChunks: what came damaged is found when the slot is read back,
+// and only that is fetched again, as often as it comes damaged.
 func TestRunDamagedChunks(t *testing.T) {
-	b, n := build(t, 1, nil), newNode(t)
-	src := &source{built: b}
-	hits := 0
-	src.damage = func(blob string, off int64, r io.Reader) io.Reader {
-		if blob != b.m.Root.Digest || hits == 3 {
-			return r
-		}
-		hits++
-		whole, _ := io.ReadAll(r)
-		bad := bytes.Clone(whole)
-		bad[min(5*chunkSize+7, len(bad)-1)] ^= 1
-		return bytes.NewReader(bad)
+	tests := []struct {
+		name   string
+		every  int64 // distance in bytes of what is damaged in the first stream
+		pieces int64 // damaged by that
+	}{
+		{"one", 1 << 40, 1},
+		{"the first six", chunkSize, 6},
 	}
-	if err := n.install(t, src, fleet.SlotA, nil); err != nil {
-		t.Fatal(err)
-	}
-	n.wantStaged(t, b, fleet.SlotA)
-	if hits != 3 {
-		t.Errorf("%d damaged streams, want 3", hits)
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			b, n := build(t, 1, nil), newNode(t)
+			src := &source{built: b}
+			hits := 0
+			src.damage = func(blob string, off int64, r io.Reader) io.Reader {
+				if blob != b.m.Root.Digest || hits == 3 {
+					return r
+				}
+				hits++
+				bad, _ := io.ReadAll(r)
+				for i := range tt.pieces {
+					bad[min(i*tt.every+7, int64(len(bad))-1)] ^= 1
+				}
+				return bytes.NewReader(bad)
+			}
+			if err := n.install(t, src, fleet.SlotA, nil); err != nil {
+				t.Fatal(err)
+			}
+			n.wantStaged(t, b, fleet.SlotA)
+			if hits != 3 {
+				t.Errorf("%d damaged streams, want 3", hits)
+			}
+			most := b.m.Root.SizeBytes + b.m.Verity.SizeBytes + b.m.UKI.SizeBytes + (tt.pieces+3)*chunkSize + 256<<10
+			if src.sent > most {
+				t.Errorf("%d bytes fetched, want at most %d", src.sent, most)
+			}
+		})
 	}
 }
 

@@ -28,17 +28,30 @@ const (
 // partition holds already is not fetched, so that an interrupted installation
 // goes on where it stopped. A blob without is checked at its end.
 func copyBlob(ctx context.Context, src Source, image string, b manifest.Blob, dev Device, progress func(int64)) error {
-	return copyDelta(ctx, src, image, b, dev, nil, progress, nil)
+	return (&copier{ctx: ctx, src: src, image: image, blob: b, progress: progress}).copyTo(dev)
 }
 
-// copyDelta does not fetch either what d knows to be on the node, and tells
-// flushed, unless it is nil, up to which byte the blob is on the medium.
-func copyDelta(ctx context.Context, src Source, image string, b manifest.Blob, dev Device, d *delta, progress, flushed func(int64)) error {
-	if b.SizeBytes > dev.Size() {
-		return fmt.Errorf("%w: blob of %d bytes does not fit its partition of %d", ErrRefused, b.SizeBytes, dev.Size())
+// copyUnchecked writes a blob that whoever calls will check when it is read
+// back: chunks that are fetched are written as they come. It does not fetch
+// either what d knows to be on the node, and tells flushed, unless it is nil,
+// up to which byte the blob is on the medium. A blob without chunk hashes is
+// checked at its end nevertheless.
+func copyUnchecked(ctx context.Context, src Source, image string, b manifest.Blob, dev Device, d *delta, progress, flushed func(int64)) error {
+	return (&copier{ctx: ctx, src: src, image: image, blob: b, delta: d, progress: progress, flushed: flushed, isUnchecked: true}).copyTo(dev)
+}
+
+// mend goes over a blob that was written and is not right: every chunk of the
+// partition that does not match is fetched anew, and checked before it is
+// written.
+func mend(ctx context.Context, src Source, image string, b manifest.Blob, dev Device, progress func(int64)) error {
+	return (&copier{ctx: ctx, src: src, image: image, blob: b, progress: progress, isMending: true}).copyTo(dev)
+}
+
+func (c *copier) copyTo(dev Device) error {
+	if c.blob.SizeBytes > dev.Size() {
+		return fmt.Errorf("%w: blob of %d bytes does not fit its partition of %d", ErrRefused, c.blob.SizeBytes, dev.Size())
 	}
-	c := copier{ctx: ctx, src: src, image: image, blob: b, size: b.ChunkSize, delta: d, progress: progress, flushed: flushed}
-	if c.size == 0 {
+	if c.size = c.blob.ChunkSize; c.size == 0 {
 		c.size = wholeChunk
 	}
 	defer c.drop()
@@ -55,6 +68,9 @@ type copier struct {
 	delta    *delta
 	progress func(int64)
 	flushed  func(int64) // told up to which byte the blob is on the medium; nil: nobody asks
+
+	isUnchecked bool // chunks are written as they come: they are checked when they are read back
+	isMending   bool // every chunk is looked for in the partition, however many are not there
 
 	body io.ReadCloser // stream, at offset at; nil when there is none
 	at   int64
@@ -168,7 +184,7 @@ func (c *copier) read(dev Device, full chan<- piece, empty <-chan []byte) error 
 	whole, misses := sha256.New(), 0
 	for i, off := int64(0), int64(0); off < c.blob.SizeBytes; i, off = i+1, off+c.size {
 		b := (<-empty)[:min(c.size, c.blob.SizeBytes-off)]
-		if misses < keepMisses && c.blob.ChunkSize > 0 {
+		if (misses < keepMisses || c.isMending) && c.blob.ChunkSize > 0 {
 			if c.holds(dev, b, off, i) {
 				misses = 0
 				full <- piece{off, b, true}
@@ -212,7 +228,7 @@ func (c *copier) chunk(b []byte, off, i int64) error {
 	defer func() { c.delta = known }()
 	for try := 1; ; try++ {
 		err := c.fill(b, off)
-		if err == nil && (c.blob.ChunkSize == 0 || c.matches(b, i)) {
+		if err == nil && (c.blob.ChunkSize == 0 || c.isUnchecked || c.matches(b, i)) {
 			return nil
 		}
 		if err == nil {
