@@ -6,13 +6,15 @@
 #
 #   bench/install.sh ROOT.squashfs [TURNS]
 #   bench/install.sh 1024 [TURNS]     # so many MiB of noise instead
+#   DEVICE_MBPS=400 bench/install.sh … # the device writes and reads no faster (control group)
 set -euo pipefail
 what=${1:?a root file system, or MiB} turns=${2:-5}
 [ -f "$what" ] && what=$(realpath "$what")
 cd "$(dirname "$0")/.."
 w=$(mktemp -d)
-dev=
+dev= group=
 cleanup() {
+	[ -z "$group" ] || { echo $$ >"${group%/*}/cgroup.procs"; rmdir "$group"; }
 	[ -z "$dev" ] || losetup -d "$dev"
 	rm -rf "$w"
 }
@@ -27,6 +29,19 @@ zstd -q -3 "$w/root" -o "$w/root.zst"
 fallocate -l $((size + (16 << 20))) "$w/disk"
 dev=$(losetup --find --show --direct-io=on "$w/disk")
 go build -o "$w/slotinstall" ./bench/slotinstall
+if [ -n "${DEVICE_MBPS:-}" ]; then
+	id=$(cat "/sys/class/block/${dev#/dev/}/dev") bps=$((DEVICE_MBPS * 1000000))
+	if [ -f /sys/fs/cgroup/cgroup.controllers ]; then # version 2
+		group=/sys/fs/cgroup/turnout-bench-$$
+		mkdir "$group"
+		echo "$id wbps=$bps rbps=$bps" >"$group/io.max"
+	else
+		group=/sys/fs/cgroup/blkio/turnout-bench-$$
+		mkdir "$group"
+		for way in read write; do echo "$id $bps" >"$group/blkio.throttle.${way}_bps_device"; done
+	fi
+	echo $$ >"$group/cgroup.procs"
+fi
 cat "$w/root" "$w/root.zst" >/dev/null
 
 now() { date +%s.%N; }

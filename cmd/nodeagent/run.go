@@ -22,6 +22,7 @@ import (
 	"github.com/turnout-project/turnout/internal/manifest"
 	"github.com/turnout-project/turnout/internal/node"
 	"github.com/turnout-project/turnout/internal/node/bootinfo"
+	"github.com/turnout-project/turnout/internal/node/gauges"
 	"github.com/turnout-project/turnout/internal/node/inventory"
 	"github.com/turnout-project/turnout/internal/node/session"
 	"github.com/turnout-project/turnout/internal/node/slots"
@@ -81,6 +82,7 @@ func serve(ctx context.Context, log func(string, ...any)) error {
 		TPM:     tpm.open,
 		Servers: func() []string { return node.Servers(trust.Server) }, KeepServers: node.KeepServers,
 		Inventory: func() *fleet.Inventory { return tpm.describe(inventory.Read("")) },
+		Gauges:    new(gauges.Reader).Read,
 		Checks:    &health.Runner{Kernel: identity.Kernel.Release},
 		BootEntry: bootEntry(info.Disk),
 		Dir:       agentDir, ReportTo: reportFile,

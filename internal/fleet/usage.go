@@ -6,7 +6,7 @@ import "time"
 // a GPU, or an instance of one that is cut (then the GPU itself is not
 // listed).
 type Use struct {
-	Device   string  `json:"device"`            // "0" for GPU 0, "0/7" for its instance 7
+	Device   string  `json:"device"`            // "0" for GPU 0, "0/7" for its GPU instance 7, "0/7/1" where that is cut into compute instances
 	Profile  string  `json:"profile,omitempty"` // of an instance, "1g.10gb"; "" for a whole GPU
 	Occupied bool    `json:"occupied"`          // a process has it open, or a scheduler has given it away
 	Tenant   string  `json:"tenant,omitempty"`  // label of who has it; "" if nobody says

@@ -13,6 +13,7 @@ import (
 	"github.com/turnout-project/turnout/internal/health"
 	"github.com/turnout-project/turnout/internal/manifest"
 	"github.com/turnout-project/turnout/internal/node/bootinfo"
+	"github.com/turnout-project/turnout/internal/node/gauges"
 	"github.com/turnout-project/turnout/internal/node/session"
 )
 
@@ -33,8 +34,10 @@ type Config struct {
 	KeepServers func(ctx context.Context, urls []string) error
 	// Inventory takes stock; it is called once per boot.
 	Inventory func() *fleet.Inventory
-	Checks    *health.Runner
-	Dir       string // the agent's folder below /var
+	// Gauges measures the node; it may take long or hang. nil: nobody measures.
+	Gauges func(context.Context) (gauges.Sample, error)
+	Checks *health.Runner
+	Dir    string // the agent's folder below /var
 	// BootEntry looks for the firmware's boot entry of this disk, and with
 	// write makes it where it is missing; nil: nobody looks after it.
 	BootEntry func(write bool) (found efivar.EntryState, number uint16, err error)
@@ -47,6 +50,7 @@ type Config struct {
 	Grace      time.Duration // how long a trial may be unhealthy; 0 means DefaultGrace or the soak, whichever is longer
 	CheckEvery time.Duration // between health runs of a trial; 0 means 5 s; confirmed slots are checked six times less often
 	Tick       time.Duration // between two looks at everything; 0 means 2 s
+	GaugeEvery time.Duration // between two measurements; 0 means a minute
 }
 
 // DefaultGrace is how long a trial may fail its checks before it is given up:
@@ -87,6 +91,8 @@ type Agent struct {
 	hold      time.Time // no action before that
 	holdFor   time.Duration
 	facts     facts // newest
+	gauges    gauges.Sample
+	gaugedAt  time.Time // when gauges were taken; zero: never
 }
 
 // New prepares an Agent.
@@ -105,6 +111,9 @@ func New(cfg Config) (*Agent, error) {
 	if cfg.Tick == 0 {
 		cfg.Tick = 2 * time.Second
 	}
+	if cfg.GaugeEvery == 0 {
+		cfg.GaugeEvery = time.Minute
+	}
 	return &Agent{
 		cfg: cfg, records: records{keys: keys}, local: readLocal(cfg.Dir), activity: "starting",
 		began: time.Now(), soak: health.Soak{Need: soak}, wake: make(chan struct{}, 1), beat: make(chan struct{}, 1),
@@ -122,6 +131,9 @@ func (a *Agent) Run(ctx context.Context) error {
 	a.keepEntry(ctx)
 	wg.Go(func() { a.healthLoop(ctx) })
 	wg.Go(func() { a.serverLoop(ctx) })
+	if a.cfg.Gauges != nil {
+		go a.gaugeLoop(ctx) // nobody waits for it: what it asks may hang
+	}
 	if a.cfg.Orders != "" {
 		wg.Go(func() { a.orderLoop(ctx) })
 	}

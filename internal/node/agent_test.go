@@ -21,6 +21,7 @@ import (
 	"github.com/turnout-project/turnout/internal/manifest"
 	"github.com/turnout-project/turnout/internal/node/attempts"
 	"github.com/turnout-project/turnout/internal/node/bootinfo"
+	"github.com/turnout-project/turnout/internal/node/gauges"
 	"github.com/turnout-project/turnout/internal/node/session"
 	"github.com/turnout-project/turnout/internal/node/slots"
 	"github.com/turnout-project/turnout/internal/tpm/device"
@@ -251,6 +252,31 @@ func TestAgentConfirms(t *testing.T) {
 		t.Errorf("ledger of starts = %+v, %v; want it reset", l, err)
 	}
 	r.until("the story", func() bool { return strings.Contains(r.server.story(), "slot.confirmed: slot B, generation 2") })
+}
+
+// TestAgentMeasures: numbers go with the reports, and are left out, with all
+// else going on, once what measures does not come back any more.
+func TestAgentMeasures(t *testing.T) {
+	r := newRig(t, fleet.SlotA, goodA, goodB)
+	calls := 0
+	r.cfg.GaugeEvery = 50 * time.Millisecond
+	r.cfg.Gauges = func(context.Context) (gauges.Sample, error) {
+		if calls++; calls > 1 {
+			select {} // state D: the context does not matter
+		}
+		return gauges.Sample{Metrics: map[string]float64{"gpu.0.power_watts": 78.28}, Versions: map[string]string{"driver": "590.48.01"},
+			Uses: []fleet.Use{{Device: "0", Occupied: true}}}, nil
+	}
+	r.healthy()
+	r.run()
+	r.until("a report with numbers", func() bool {
+		rep := r.server.last()
+		return rep != nil && rep.Metrics["gpu.0.power_watts"] == 78.28 && len(rep.Usage) == 1 && rep.Versions["driver"] == "590.48.01"
+	})
+	r.until("a report without", func() bool {
+		rep := r.server.last()
+		return rep.Metrics == nil && rep.Usage == nil && rep.Versions["driver"] == "590.48.01"
+	})
 }
 
 // A confirmed slot has come up when its checks pass once: power that goes

@@ -28,6 +28,7 @@ func (a *Agent) report() *fleet.Report {
 		Versions: map[string]string{"nodeagent": buildinfo.Version()},
 		Health:   a.soak.Results(), Time: time.Now(),
 	}
+	a.measured(r)
 	r.Healthy = fleet.Passed(r.Health) && a.verdict != nil && a.verdict.Accepted
 	return r
 }

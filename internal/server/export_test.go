@@ -10,3 +10,6 @@ func Described() (out []string) {
 	}
 	return out
 }
+
+// NothingOutlying is what ComparePeers begins with.
+func NothingOutlying() map[[2]string]*outlying { return map[[2]string]*outlying{} }

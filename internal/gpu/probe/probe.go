@@ -16,6 +16,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 )
 
 // ConfigPath is where an image says what its GPUs must be like.
@@ -87,10 +88,13 @@ func Read(root string) (*Config, error) {
 	return &c, nil
 }
 
-// Machine is the node. The zero value is the machine the program runs on.
+// Machine is the node. The zero value is the machine the program runs on. It
+// asks nvidia-smi one thing at a time, and must not be copied once it has.
 type Machine struct {
 	Root string   // prefix of /sys and /proc; "" is none
 	SMI  []string // command; nil means nvidia-smi
+
+	hangs atomic.Bool // a call is under way, or hangs
 }
 
 // check is one of the checks: it returns what it saw.

@@ -14,9 +14,8 @@ import (
 // lab is a machine of files, with a program in the place of nvidia-smi that
 // knows some answers.
 type lab struct {
-	t    *testing.T
-	root string
-	log  string // every call of nvidia-smi, one line each
+	t   *testing.T
+	log string // every call of nvidia-smi, one line each
 	Machine
 }
 
@@ -34,7 +33,7 @@ func newLab(t *testing.T, files, answers map[string]string) *lab {
 			t.Fatal(err)
 		}
 	}
-	l := &lab{t: t, root: root, log: filepath.Join(root, "log")}
+	l := &lab{t: t, log: filepath.Join(root, "log")}
 	script := "#!/bin/sh\necho \"$*\" >>" + l.log + "\n"
 	for args, out := range answers {
 		status := "0"
@@ -52,7 +51,7 @@ func newLab(t *testing.T, files, answers map[string]string) *lab {
 	if err := os.WriteFile(smi, []byte(script), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	l.Machine = Machine{Root: root, SMI: []string{"/bin/sh", smi}}
+	l.Root, l.SMI = root, []string{"/bin/sh", smi}
 	return l
 }
 

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 )
@@ -34,21 +35,83 @@ func (m *Machine) smi(ctx context.Context, args ...string) (string, error) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.WaitDelay = smiDrain
-	out, err := cmd.Output()
+	var stdout, stderr capped
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	err := m.wait(ctx, cmd)
+	out := stdout.String()
 	switch {
 	case err == nil || errors.Is(err, exec.ErrWaitDelay):
-		return string(out), nil
+		if errors.Is(err, exec.ErrWaitDelay) && cmd.Process != nil {
+			_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // a child of it holds the pipes still
+		}
+		return out, nil
+	case errors.Is(err, errHangs):
+		return "", fmt.Errorf("%w: nvidia-smi %s: %w", ErrUnknown, strings.Join(args, " "), err)
 	case errors.Is(err, exec.ErrNotFound):
 		return "", fmt.Errorf("%w: %w", ErrUnknown, err)
 	case ctx.Err() != nil:
 		return "", fmt.Errorf("%w: nvidia-smi %s gave no answer in %s", ErrUnknown, strings.Join(args, " "), smiLimit)
 	}
-	said := firstLine(string(out))
-	var exit *exec.ExitError
-	if errors.As(err, &exit) && said == "" {
-		said = firstLine(string(exit.Stderr))
+	said := firstLine(out)
+	if said == "" {
+		said = firstLine(stderr.String())
 	}
-	return string(out), fmt.Errorf("nvidia-smi: %w: %s", err, said)
+	return out, fmt.Errorf("nvidia-smi: %w: %s", err, said)
+}
+
+var errHangs = errors.New("an earlier call hangs and cannot be killed")
+
+// wait runs a command, and returns soon after ctx ends whatever the command
+// does: one in state D outlives being killed. While one does, the machine is
+// not asked again, so that they do not pile up.
+func (m *Machine) wait(ctx context.Context, cmd *exec.Cmd) error {
+	if !m.hangs.CompareAndSwap(false, true) {
+		return errHangs
+	}
+	if err := cmd.Start(); err != nil {
+		m.hangs.Store(false)
+		return err
+	}
+	done := make(chan error, 1)
+	go func() {
+		err := cmd.Wait()
+		m.hangs.Store(false)
+		done <- err
+	}()
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+	}
+	select { // it ends soon after it is killed, unless it is in state D
+	case <-done:
+	case <-time.After(3 * smiDrain):
+	}
+	return ctx.Err()
+}
+
+// smiMost bounds the output that is kept, in bytes; sixteen GPUs cut into
+// seven instances each make some 300 KiB.
+const smiMost = 4 << 20
+
+// capped keeps the first smiMost bytes that are written to it. It may be read
+// while a process that hangs still writes.
+type capped struct {
+	mu sync.Mutex
+	b  []byte
+}
+
+func (c *capped) Write(p []byte) (int, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.b = append(c.b, p[:min(len(p), smiMost-len(c.b))]...)
+	return len(p), nil
+}
+
+func (c *capped) String() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return string(c.b)
 }
 
 func firstLine(s string) string {
