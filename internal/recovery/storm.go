@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/turnout-project/turnout/internal/fleet"
+	"github.com/turnout-project/turnout/internal/pulse"
 )
 
 // stormWindow is within which nodes fall silent "at once". It is long: what
@@ -21,7 +22,7 @@ const allNodes = "fleet"
 // groupsOf are the groups in which a node is counted.
 func groupsOf(n *fleet.Node) []string {
 	gs := []string{allNodes, "pool " + n.Pool}
-	if d := domainOf(n); d != "" {
+	if d := pulse.Domain(n); d != "" {
 		gs = append(gs, "domain "+d)
 	}
 	return gs

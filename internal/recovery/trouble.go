@@ -45,9 +45,6 @@ type view struct {
 	running map[[2]string]map[bool]int // (pool, image) -> healthy? -> nodes
 }
 
-// Hot racks: so many of the nodes of a domain that report, and at least two.
-const hotShare = 0.5
-
 // A node stands out in temperature by so much, and more usual deviations
 // than that, and not before so many degrees.
 const (
@@ -57,20 +54,13 @@ const (
 )
 
 func look(in Input) view {
-	v := view{in: in, hot: map[string]string{}, thermal: map[string]string{}, running: map[[2]string]map[bool]int{}}
-	present, cooking := map[string]int{}, map[string]int{}
+	v := view{in: in, hot: pulse.Hot(in.Now, in.Nodes), thermal: map[string]string{}, running: map[[2]string]map[bool]int{}}
 	temps := map[string]map[string]map[string]float64{}
 	for _, n := range in.Nodes {
 		if n.Reported == nil || n.Reported.Stage != fleet.StageSystem || v.isSilent(n) {
 			continue
 		}
 		d := fleet.Diagnose(n.Reported.Health)
-		if dom := domainOf(n); dom != "" {
-			present[dom]++
-			if d == fleet.DiagnosisEnvironment {
-				cooking[dom]++
-			}
-		}
 		key := [2]string{n.Pool, n.Reported.BootedImage()}
 		if v.running[key] == nil {
 			v.running[key] = map[bool]int{}
@@ -81,11 +71,6 @@ func look(in Input) view {
 				temps[n.Pool] = map[string]map[string]float64{}
 			}
 			temps[n.Pool][n.Name] = map[string]float64{"temperature": t}
-		}
-	}
-	for dom, k := range cooking {
-		if k >= 2 && float64(k) >= hotShare*float64(present[dom]) {
-			v.hot[dom] = fmt.Sprintf("%d of %d nodes of %s have trouble with heat or power", k, present[dom], dom)
 		}
 	}
 	for _, peers := range temps {
@@ -107,18 +92,6 @@ func hottest(metrics map[string]float64) (float64, bool) {
 		}
 	}
 	return top, found
-}
-
-// domainOf is what a node fails together with: its domain, else the rack
-// that its name tells ("r7-n03" stands in "r7").
-func domainOf(n *fleet.Node) string {
-	if n.Domain != "" {
-		return n.Domain
-	}
-	if i := strings.LastIndexByte(n.Name, '-'); i > 0 {
-		return n.Name[:i]
-	}
-	return ""
 }
 
 func (v view) isSilent(n *fleet.Node) bool {
@@ -160,7 +133,7 @@ func (v view) trouble(n *fleet.Node) (Trouble, string) {
 	default:
 		return None, ""
 	}
-	if hot := v.hot[domainOf(n)]; hot != "" {
+	if hot := v.hot[pulse.Domain(n)]; hot != "" {
 		return Environment, why + "; " + hot
 	}
 	if hot := v.thermal[n.Name]; hot != "" && t != Hardware && v.fineElsewhere(n) != "" {

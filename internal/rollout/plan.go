@@ -72,13 +72,14 @@ type planner struct {
 	r     *fleet.Rollout // a copy that steps are applied to
 	nodes map[string]*fleet.Node
 	moves map[string]*fleet.Move
+	hot   map[string]string // domains that are hot as a whole, and why
 	steps []Step
 }
 
 func newPlanner(now time.Time, r *fleet.Rollout, nodes []*fleet.Node) *planner {
 	c := *r
 	c.Nodes = append([]fleet.Move(nil), r.Nodes...)
-	p := &planner{now: now, r: &c, nodes: make(map[string]*fleet.Node, len(nodes)), moves: index(&c)}
+	p := &planner{now: now, r: &c, nodes: make(map[string]*fleet.Node, len(nodes)), moves: index(&c), hot: pulse.Hot(now, nodes)}
 	for _, n := range nodes {
 		p.nodes[n.Name] = n
 	}
@@ -132,15 +133,15 @@ func (p *planner) observeMoving(m *fleet.Move) {
 	case Runs(n, p.r.Image, m.Generation) && n.Reported.Healthy:
 		p.step(Step{Kind: Done, Node: m.Node})
 	case Banned(n, p.r.Image) != nil:
-		p.fail(m, Banned(n, p.r.Image).Reason)
+		p.blame(m, n, Banned(n, p.r.Image).Reason)
 	case Fell(n, p.r.Image, m.Generation) != "":
-		p.fail(m, Fell(n, p.r.Image, m.Generation))
+		p.blame(m, n, Fell(n, p.r.Image, m.Generation))
 	case n.Desired.Generation != m.Generation:
 		p.fail(m, "an operator wanted something else of it meanwhile: "+n.Desired.Reason)
 	case p.now.Sub(m.Started) > p.timeout() && n.Reported != nil && !fleet.Diagnose(n.Reported.Health).BlamesImage():
 		p.step(Step{Kind: Skip, Node: m.Node, Reason: fmt.Sprintf("not the image's fault (%s): %s", fleet.Diagnose(n.Reported.Health), p.last(n))})
 	case p.now.Sub(m.Started) > p.timeout():
-		p.fail(m, fmt.Sprintf("not confirmed within %s: %s", p.timeout(), p.last(n)))
+		p.blame(m, n, fmt.Sprintf("not confirmed within %s: %s", p.timeout(), p.last(n)))
 	}
 }
 
@@ -169,10 +170,20 @@ func (p *planner) observeDone(m *fleet.Move) {
 		return
 	}
 	if b := Banned(n, p.r.Image); b != nil {
-		p.fail(m, "after it was done: "+b.Reason)
+		p.blame(m, n, "after it was done: "+b.Reason)
 	} else if why := Fell(n, p.r.Image, m.Generation); why != "" {
-		p.fail(m, "after it was done: "+why)
+		p.blame(m, n, "after it was done: "+why)
 	}
+}
+
+// blame counts a node as failed, unless its whole rack is hot: then the image
+// may be as innocent as the node, and the node is left out.
+func (p *planner) blame(m *fleet.Move, n *fleet.Node, reason string) {
+	if why, ok := p.hot[pulse.Domain(n)]; ok {
+		p.step(Step{Kind: Skip, Node: m.Node, Reason: "not the image's fault: " + why + "; " + reason})
+		return
+	}
+	p.fail(m, reason)
 }
 
 func (p *planner) fail(m *fleet.Move, reason string) {
