@@ -116,7 +116,7 @@ func configuration(c *config.Config) doctor.Finding {
 		f.Found = err.Error()
 		return f
 	}
-	if err := bootConfig(c).Validate(); err != nil {
+	if _, err := bootConfig(c); err != nil {
 		f.Found = err.Error()
 		return f
 	}

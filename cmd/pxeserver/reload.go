@@ -10,6 +10,7 @@ import (
 	"syscall"
 
 	"github.com/turnout-project/turnout/internal/config"
+	"github.com/turnout-project/turnout/internal/netboot"
 	"github.com/turnout-project/turnout/internal/server"
 )
 
@@ -19,7 +20,7 @@ var reloadKeys = map[string]bool{"image_keys": true, "ek_roots": true, "tokens":
 
 // reloadLoop reads the configuration anew with each SIGHUP. One that is not
 // good changes nothing.
-func reloadLoop(ctx context.Context, file string, began *config.Config, srv *server.Server, log *slog.Logger) {
+func reloadLoop(ctx context.Context, file string, began *config.Config, srv *server.Server, boot *netboot.Server, log *slog.Logger) {
 	hup := make(chan os.Signal, 1)
 	signal.Notify(hup, syscall.SIGHUP)
 	defer signal.Stop(hup)
@@ -39,6 +40,9 @@ func reloadLoop(ctx context.Context, file string, began *config.Config, srv *ser
 			continue
 		}
 		srv.Reload(*o)
+		if err := boot.SetLimits(bootLimits(next)); err != nil {
+			log.Error("boot_limits were not taken over", "err", err)
+		}
 		log.Info("configuration reloaded", "file", file)
 		if waits := waiting(began, next); len(waits) > 0 {
 			log.Warn("changes that take a restart", "keys", strings.Join(waits, ", "))

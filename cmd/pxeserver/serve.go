@@ -11,7 +11,6 @@ import (
 	"maps"
 	"net"
 	"net/http"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -28,7 +27,6 @@ import (
 	"github.com/turnout-project/turnout/internal/config"
 	"github.com/turnout-project/turnout/internal/hook"
 	"github.com/turnout-project/turnout/internal/manifest"
-	"github.com/turnout-project/turnout/internal/netboot"
 	"github.com/turnout-project/turnout/internal/nodereport"
 	"github.com/turnout-project/turnout/internal/oci"
 	"github.com/turnout-project/turnout/internal/rollout"
@@ -50,8 +48,8 @@ on when it is started again. Ports below 1024 and DHCP need root, or
 CAP_NET_BIND_SERVICE and CAP_NET_RAW.
 
 SIGHUP (systemctl reload pxeserver) reads the configuration anew: image_keys,
-ek_roots, tokens, discovery, attestation, recovery, peers, image_cache.racks
-and console_logs change at once; of others the log says that they take a restart. A file that
+ek_roots, tokens, discovery, attestation, recovery, peers, image_cache.racks,
+boot_limits and console_logs change at once; of others the log says that they take a restart. A file that
 is not good changes nothing.
 ` + exitCodes,
 		Args: cli.NoArgs,
@@ -93,7 +91,7 @@ func newCheckConfigCommand(g *globals) *cobra.Command {
 			if _, err := options(c); err != nil {
 				return &statusError{exitUsage, err.Error()}
 			}
-			if err := bootConfig(c).Validate(); err != nil {
+			if _, err := bootConfig(c); err != nil {
 				return &statusError{exitUsage, err.Error()}
 			}
 			fmt.Fprintln(cmd.OutOrStdout(), "the configuration is good")
@@ -150,7 +148,10 @@ func serve(ctx context.Context, file string, c *config.Config, log *slog.Logger)
 	if err != nil {
 		return err
 	}
-	boot := bootServer(c, srv, st, log)
+	boot, err := bootServer(c, srv, st, log)
+	if err != nil {
+		return err
+	}
 	srv.Boot = boot
 	parts, ctx := errgroup.WithContext(ctx)
 	parts.Go(func() error { return serveAPI(ctx, srv, l, log) })
@@ -162,7 +163,7 @@ func serve(ctx context.Context, file string, c *config.Config, log *slog.Logger)
 	}
 	parts.Go(func() error { srv.KeepBoots(ctx); return nil })
 	parts.Go(func() error { srv.WatchPower(ctx); return nil })
-	parts.Go(func() error { reloadLoop(ctx, file, c, srv, log); return nil })
+	parts.Go(func() error { reloadLoop(ctx, file, c, srv, boot, log); return nil })
 	parts.Go(func() error {
 		store.Lead(ctx, st, func(ctx context.Context) { lead(ctx, c, srv, hooks, log) })
 		return nil
@@ -350,40 +351,4 @@ func serveHTTP(ctx context.Context, what string, handler http.Handler, l net.Lis
 		return errors.Join(h.Close())
 	}
 	return nil
-}
-
-// bootConfig turns the configuration into that of the boot services.
-func bootConfig(c *config.Config) netboot.Config {
-	n := netboot.DefaultConfig()
-	n.Mode, n.ServerIP, n.NodeAPI, n.LeaseTime = netboot.Mode(c.DHCP.Mode), netip.MustParseAddr(c.Address), c.NodeAPI(), c.DHCP.Lease
-	n.Ports = netboot.Ports{
-		DHCP: portOr(c.Listen.DHCP, n.Ports.DHCP), Proxy: portOr(c.Listen.Proxy, n.Ports.Proxy),
-		TFTP: portOr(c.Listen.TFTP, n.Ports.TFTP), HTTP: portOr(c.Listen.HTTPBoot, n.Ports.HTTP),
-	}
-	if c.Interface != "" {
-		n.Interfaces = []string{c.Interface}
-	}
-	if n.Mode == netboot.ModeServer {
-		first, last, _ := c.DHCP.Addresses() // checked by config
-		s := netboot.Subnet{Prefix: netip.MustParsePrefix(c.DHCP.Subnet), Pools: []netboot.Range{{First: first, Last: last}}}
-		if c.DHCP.Router != "" {
-			s.Router = netip.MustParseAddr(c.DHCP.Router)
-		}
-		for _, d := range c.DHCP.DNS {
-			s.DNS = append(s.DNS, netip.MustParseAddr(d))
-		}
-		n.Subnets = []netboot.Subnet{s}
-	}
-	return n
-}
-
-func portOr(p, usual int) int {
-	if p == 0 {
-		return usual
-	}
-	return p
-}
-
-func bootServer(c *config.Config, srv *server.Server, st store.Store, log *slog.Logger) *netboot.Server {
-	return &netboot.Server{Config: bootConfig(c), Policy: srv, Leases: server.Leases{Store: st}, Log: log, Events: srv.BootEvent, Trace: srv.TraceBoot}
 }

@@ -32,6 +32,8 @@ type Config struct {
 	Cache     ImageCache    `yaml:"image_cache"`      //
 	Listen    Listen        `yaml:"listen"`           //
 	DHCP      DHCP          `yaml:"dhcp"`             //
+	Boot      Boot          `yaml:"boot"`             //
+	Limits    BootLimits    `yaml:"boot_limits"`      // taken over on reload
 	Discovery Discovery     `yaml:"discovery"`        //
 	ImageKeys []string      `yaml:"image_keys"`       // public keys (PEM) that may sign images
 	EKRoots   []string      `yaml:"ek_roots"`         // CA certificates (PEM) of TPM makers; none: TPMs are pinned when approved
@@ -57,11 +59,12 @@ type Events struct {
 // Listen says where the services listen. Ports of 0 are the usual ones, -1
 // turns a service off.
 type Listen struct {
-	API      string `yaml:"api"`       // address:port of the API (HTTPS)
-	HTTPBoot int    `yaml:"http_boot"` // 8080
-	TFTP     int    `yaml:"tftp"`      // 69
-	DHCP     int    `yaml:"dhcp"`      // 67
-	Proxy    int    `yaml:"proxy"`     // 4011
+	API      string `yaml:"api"`        // address:port of the API (HTTPS)
+	HTTPBoot int    `yaml:"http_boot"`  // 8080
+	HTTPS    int    `yaml:"https_boot"` // 8444
+	TFTP     int    `yaml:"tftp"`       // 69
+	DHCP     int    `yaml:"dhcp"`       // 67
+	Proxy    int    `yaml:"proxy"`      // 4011
 }
 
 // DHCP says who gets which address.
@@ -72,6 +75,11 @@ type DHCP struct {
 	Router string        `yaml:"router"`
 	DNS    []string      `yaml:"dns"`
 	Lease  time.Duration `yaml:"lease"`
+
+	Reservations map[string]string `yaml:"reservations"` // MAC -> address in Subnet
+	Subnets      []Network         `yaml:"subnets"`      // more of them
+	Relays       []string          `yaml:"relays"`       // networks that relays may sit in; none: those that are served
+	Profiles     []Profile         `yaml:"profiles"`     // first match wins
 }
 
 // Attestation says how nodes are verified beyond the boot of their image.
@@ -123,10 +131,11 @@ type Discovery struct {
 func Default() Config {
 	return Config{
 		DataDir: "data", Tokens: "tokens", Heartbeat: 10 * time.Second, NodeCert: 24 * time.Hour,
-		Hooks:     map[string]Hook{},
-		Events:    Events{Keep: 180 * 24 * time.Hour, Most: 1_000_000},
-		Listen:    Listen{API: ":8443"},
-		DHCP:      DHCP{Mode: "server", Lease: 24 * time.Hour},
+		Hooks:  map[string]Hook{},
+		Events: Events{Keep: 180 * 24 * time.Hour, Most: 1_000_000},
+		Listen: Listen{API: ":8443", HTTPS: -1},
+		DHCP:   DHCP{Mode: "server", Lease: 24 * time.Hour, Reservations: map[string]string{}},
+		Boot:   defaultBoot(), Limits: defaultBootLimits(),
 		Discovery: Discovery{Enabled: true, Pool: "default"},
 		Attest:    Attestation{Every: 10 * time.Minute, Alarm: time.Hour, Baseline: "warn"},
 		Recovery:  defaultRecovery(),
@@ -186,6 +195,15 @@ func parse(path string, b []byte) (*Config, error) {
 	}
 	if len(c.Alerts) == 0 {
 		c.Alerts = nil
+	}
+	if len(c.DHCP.Subnets) == 0 {
+		c.DHCP.Subnets = nil
+	}
+	if len(c.DHCP.Relays) == 0 {
+		c.DHCP.Relays = nil
+	}
+	if len(c.DHCP.Profiles) == 0 {
+		c.DHCP.Profiles = nil
 	}
 	return &c, nil
 }
@@ -261,7 +279,7 @@ func (c *Config) check() error {
 	if _, _, err := net.SplitHostPort(c.Listen.API); err != nil {
 		return bad("listen.api", "%q: want ADDRESS:PORT, such as :8443", c.Listen.API)
 	}
-	for key, p := range map[string]int{"http_boot": c.Listen.HTTPBoot, "tftp": c.Listen.TFTP, "dhcp": c.Listen.DHCP, "proxy": c.Listen.Proxy} {
+	for key, p := range map[string]int{"http_boot": c.Listen.HTTPBoot, "https_boot": c.Listen.HTTPS, "tftp": c.Listen.TFTP, "dhcp": c.Listen.DHCP, "proxy": c.Listen.Proxy} {
 		if p < -1 || p > 65535 {
 			return bad("listen."+key, "%d: want a port, 0 for the usual one, or -1 for off", p)
 		}
@@ -278,7 +296,8 @@ func (c *Config) check() error {
 	case c.Console != "" && !strings.Contains(filepath.Base(c.Console), "{node}"):
 		return bad("console_logs", "%q: want a file name with {node} in it, such as /var/log/consoles/{node}.log", c.Console)
 	}
-	if err := errors.Join(c.checkStore(), c.Cache.check(), checkHooks(c.Hooks), c.Attest.check(), c.Recovery.check(), checkAlerts(c.Alerts)); err != nil {
+	if err := errors.Join(c.checkStore(), c.Cache.check(), checkHooks(c.Hooks), c.Attest.check(), c.Recovery.check(), checkAlerts(c.Alerts),
+		c.Boot.check(c.Listen.HTTPS), c.Limits.check(), c.DHCP.checkReplies()); err != nil {
 		return err
 	}
 	return c.checkDHCP()
@@ -293,42 +312,13 @@ func (c *Config) checkDHCP() error {
 	default:
 		return bad("dhcp.mode", "%q: want server, proxy (beside another DHCP server) or off", c.DHCP.Mode)
 	}
-	p, err := netip.ParsePrefix(c.DHCP.Subnet)
-	if err != nil || !p.Addr().Is4() || p.Masked() != p {
-		return bad("dhcp.subnet", "%q: want an IPv4 network such as 10.77.0.0/24; mode server needs one", c.DHCP.Subnet)
+	if err := c.DHCP.check(); err != nil {
+		return err
 	}
-	if !p.Contains(netip.MustParseAddr(c.Address)) {
+	if p := netip.MustParsePrefix(c.DHCP.Subnet); !p.Contains(netip.MustParseAddr(c.Address)) {
 		return bad("address", "%s is not in dhcp.subnet %s", c.Address, p)
 	}
-	first, last, err := c.DHCP.Addresses()
-	if err != nil {
-		return bad("dhcp.range", "%v", err)
-	}
-	if !p.Contains(first) || !p.Contains(last) || last.Less(first) {
-		return bad("dhcp.range", "%s-%s is not a range in %s", first, last, p)
-	}
-	for _, a := range append([]string{c.DHCP.Router}, c.DHCP.DNS...) {
-		if _, err := netip.ParseAddr(a); a != "" && err != nil {
-			return bad("dhcp", "%q is no IPv4 address", a)
-		}
-	}
 	return nil
-}
-
-// Addresses returns the first and last address to lease. Without a range it
-// is the upper half of the subnet, which must be a valid one.
-func (d DHCP) Addresses() (first, last netip.Addr, err error) {
-	if d.Range == "" {
-		return upperHalf(netip.MustParsePrefix(d.Subnet))
-	}
-	a, b, ok := strings.Cut(d.Range, "-")
-	if first, err = netip.ParseAddr(strings.TrimSpace(a)); err == nil && ok {
-		last, err = netip.ParseAddr(strings.TrimSpace(b))
-	}
-	if err != nil || !ok {
-		return first, last, fmt.Errorf("%q: want FIRST-LAST, such as 10.77.0.100-10.77.0.199", d.Range)
-	}
-	return first, last, nil
 }
 
 func upperHalf(p netip.Prefix) (first, last netip.Addr, err error) {
@@ -354,6 +344,8 @@ func (c *Config) resolve(dir string) {
 	whole(&c.Console)
 	whole(&c.Tokens)
 	whole(&c.StorePassword)
+	whole(&c.Boot.Cert)
+	whole(&c.Boot.Key)
 	resolveAlerts(dir, c.Alerts)
 	resolveHooks(dir, c.Hooks)
 	for i := range c.ImageKeys {

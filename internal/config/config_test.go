@@ -45,7 +45,7 @@ func TestFaultsHaveLines(t *testing.T) {
 		msg        string
 	}{
 		{"unknown key", minimal + "hartbeat: 2s\n", 4, `unknown key "hartbeat"`},
-		{"unknown nested key", "address: 10.77.0.1\ndhcp:\n  subnets: 10.0.0.0/8\n", 3, `unknown key "subnets" in dhcp`},
+		{"unknown nested key", "address: 10.77.0.1\ndhcp:\n  subnetz: 10.0.0.0/8\n", 3, `unknown key "subnetz" in dhcp`},
 		{"wrong type", minimal + "heartbeat: [1]\n", 4, "cannot unmarshal"},
 		{"duration without unit", minimal + "heartbeat: 10\n", 4, "a time with a unit"},
 		{"broken YAML", "address: [\n", 1, ""},
@@ -107,7 +107,7 @@ func TestUpperHalf(t *testing.T) {
 	for subnet, want := range map[string]string{
 		"10.77.0.0/24": "10.77.0.128 10.77.0.254", "10.0.0.0/8": "10.128.0.0 10.255.255.254", "192.168.1.8/29": "192.168.1.12 192.168.1.14",
 	} {
-		a, b, err := DHCP{Subnet: subnet}.Addresses()
+		a, b, err := Network{Subnet: subnet}.Addresses()
 		if got := a.String() + " " + b.String(); err != nil || got != want {
 			t.Errorf("Addresses(%s) = %s, %v; want %s", subnet, got, err, want)
 		}

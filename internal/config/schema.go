@@ -38,7 +38,7 @@ type object = map[string]any
 const durationPattern = `^(0|([0-9]+(\.[0-9]+)?(ns|us|µs|ms|s|m|h))+)$`
 
 // choices are the values of keys that have few.
-var choices = map[string][]string{"dhcp.mode": {"server", "proxy", "off"}, "attestation.baseline": {"off", "warn", "enforce"}}
+var choices = map[string][]string{"dhcp.mode": {"server", "proxy", "off"}, "dhcp.profiles.profile": {"plain", "direct", "boot-server", "header"}, "attestation.baseline": {"off", "warn", "enforce"}}
 
 // schemaOf returns the schema of a type, by the rules of the YAML reader.
 func schemaOf(t reflect.Type) object {

@@ -19,6 +19,7 @@ func Write(c *Config) ([]byte, error) {
 }
 
 var fileText = template.Must(template.New("pxeserver.yaml").Funcs(template.FuncMap{
+	"networks": flowNetworks, "json": func(m map[string]string) (string, error) { return flowJSON(maps.Collect(maps.All(m))) }, "profiles": func(p []Profile) (string, error) { return flowJSON(append([]Profile{}, p...)) },
 	"steps": flowSteps, "pools": flowPools, "flow": flowAlerts, "hooks": flowHooks,
 	"q": func(s string) string { return fmt.Sprintf("%q", s) },
 	"allow": func(m map[string]string) string {
@@ -68,6 +69,7 @@ image_cache:
 listen:
   api: {{q .Listen.API}}     # HTTPS: nodes, commands, other programs
   http_boot: {{.Listen.HTTPBoot}}      # UEFI HTTP boot; 0 is the usual port 8080, -1 turns it off
+  https_boot: {{.Listen.HTTPS}}     # HTTPS boot; 0 is 8444, -1 turns it off
   tftp: {{.Listen.TFTP}}           # 0 is 69
   dhcp: {{.Listen.DHCP}}           # 0 is 67
   proxy: {{.Listen.Proxy}}          # 0 is 4011
@@ -79,6 +81,36 @@ dhcp:
   router: {{q .DHCP.Router}}
   dns: {{list .DHCP.DNS}}
   lease: {{.DHCP.Lease}}
+  reservations: {{json .DHCP.Reservations}}  # {"52:54:00:12:34:56": "10.77.0.7"}
+  # More networks, such as racks behind relays, with the same keys and: ntp, domain, mtu,
+  # server (this server's address as seen from there):
+  # [{"subnet": "10.78.0.0/24", "router": "10.78.0.1", "reservations": {}}]
+  subnets: {{networks .DHCP.Subnets}}
+  # Networks that relays may sit in. None: those whose addresses are leased.
+  relays: {{list .DHCP.Relays}}
+  # Shapes of replies (plain, direct, boot-server, header; see docs/netboot.md) for firmware
+  # that needs another, by start of option 60, start of MAC, processor; the first match wins:
+  # [{"class": "PXEClient:Arch:00011", "mac": "0c:42:a1", "cpu": "arm64", "profile": "plain"}]
+  profiles: {{profiles .DHCP.Profiles}}
+
+boot:
+  url: {{q .Boot.URL}}               # base of boot URLs, if a cache stands before this server: "http://cache.example:80"
+  offer_https: {{.Boot.OfferHTTPS}}    # name files to UEFI HTTP firmware by https URLs; it has to know the CA
+  https_certificate: {{q .Boot.Cert}}  # PEM, with https_key; "": one is made in data_dir (boot-https.pem)
+  https_key: {{q .Boot.Key}}
+  block_size: {{.Boot.BlockSize}}       # largest TFTP block; 1400 leaves room for tunnels
+  window_size: {{.Boot.WindowSize}}       # largest TFTP window, in blocks; 1: one at a time
+
+# How much goes out at a time, shared evenly. A rack is the failure domain of
+# a node, else what is behind one relay, else a subnet. Rates are bytes per
+# second; 0 is no limit. Taken in on reload, by what runs as well.
+boot_limits:
+  downloads: {{.Limits.Downloads}}        # HTTP downloads; others wait, and are told to come back after 4 s
+  rack_downloads: {{.Limits.RackDownloads}}      # of those, to one rack
+  transfers: {{.Limits.Transfers}}        # TFTP transfers
+  connection_rate: {{.Limits.Connection}}     # of one HTTP connection: for firmware that hangs on fast links
+  rack_rate: {{.Limits.Rack}}
+  total_rate: {{.Limits.Total}}
 
 # What a machine that nobody added gets: the installer, which waits in this
 # pool until someone approves it. Disabled: nothing.

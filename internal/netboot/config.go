@@ -21,17 +21,19 @@ const (
 	ModeOff    Mode = "off"    // no DHCP at all: another server names our files
 )
 
-// Ports of the four services. 0 picks a free one (tests), -1 turns the
+// Ports of the services. 0 picks a free one (tests), -1 turns the
 // service off.
 type Ports struct {
 	DHCP  int // 67
 	Proxy int // 4011, PXE boot server discovery
 	TFTP  int // 69
 	HTTP  int
+	HTTPS int // only with Server.TLS
 }
 
-// DefaultPorts are the ports firmware expects, and 8080 for HTTP.
-var DefaultPorts = Ports{DHCP: 67, Proxy: 4011, TFTP: 69, HTTP: 8080}
+// DefaultPorts are the ports firmware expects, and 8080 for HTTP, 8444
+// for HTTPS.
+var DefaultPorts = Ports{DHCP: 67, Proxy: 4011, TFTP: 69, HTTP: 8080, HTTPS: 8444}
 
 // MinLeaseTime is the shortest lease given: it must outlast the largest image
 // download, because some clients lose their connections at renewal.
@@ -55,6 +57,10 @@ type Config struct {
 	// BootURL is the base of the URLs given to HTTP clients, for a proxy or
 	// cache in front of us. "": http:// + server address + HTTP port.
 	BootURL string
+	// OfferHTTPS names files to UEFI HTTP firmware by https URLs of the
+	// HTTPS port, instead of http ones. The firmware has to know the CA of
+	// Server.TLS. Other clients get what they always get.
+	OfferHTTPS bool
 
 	// Relays are the networks that relay agents may sit in; requests through
 	// others are ignored. nil: any relay whose network we serve.
@@ -66,9 +72,8 @@ type Config struct {
 	Workers    int           // concurrent DHCP requests; 0: 16
 	BlockSize  int           // largest TFTP block, bytes; 0: 1400, which leaves room for tunnel headers
 	WindowSize int           // largest TFTP window (RFC 7440), blocks; 0: 16, 1: lock step
-	Transfers  int           // concurrent TFTP transfers; 0: 2048
-	Downloads  int           // concurrent HTTP downloads; 0: 1024
-	Pace       int           // bytes per second of one HTTP connection, for firmware that hangs on fast links; 0: no limit
+
+	Limits // how much goes out at a time; see Server.SetLimits
 }
 
 // Subnet is one network whose addresses we hand out.
@@ -133,8 +138,7 @@ func (c Config) withDefaults() Config {
 	def(&c.Workers, 16)
 	def(&c.BlockSize, 1400)
 	def(&c.WindowSize, 16)
-	def(&c.Transfers, 2048)
-	def(&c.Downloads, 1024)
+	c.Limits = c.Limits.withDefaults()
 	return c
 }
 
@@ -154,6 +158,9 @@ func (c Config) Validate() error {
 	}
 	if c.WindowSize < 1 || c.WindowSize > 64 {
 		return fmt.Errorf("TFTP window size %d: want 1 to 64", c.WindowSize)
+	}
+	if err := c.Limits.Validate(); err != nil {
+		return err
 	}
 	if err := checkURL("node API", c.NodeAPI, 255); err != nil {
 		return err

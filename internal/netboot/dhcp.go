@@ -29,6 +29,8 @@ type engine struct {
 	events        func(kind string, mac fleet.MAC, message string)
 	now           func() time.Time
 	httpPort      uint16
+	httpsPort     uint16 // 0: none
+	governor      *governor
 	hasBootServer bool // UDP 4011 is answered
 	arp           *arpProber
 	trace         func(Trace) // nil: nobody looks

@@ -2,6 +2,7 @@ package netboot
 
 import (
 	"context"
+	"crypto/tls"
 	"fmt"
 	"io"
 	"net"
@@ -140,15 +141,14 @@ func (s *Server) serveFile(w http.ResponseWriter, r *http.Request, c Client, ans
 }
 
 func (s *Server) sendBody(w http.ResponseWriter, r *http.Request, c Client, ans Answer, start, n int64, code int) {
-	select {
-	case s.downloads <- struct{}{}:
-		defer func() { <-s.downloads }()
-	default:
+	g, rack := s.engine.governor, s.engine.rackOf(c, ans)
+	if !g.admit(r.Context(), rack) {
 		w.Header().Set("Retry-After", "5")
 		w.Header().Del("Content-Range")
 		s.refuse(w, r, http.StatusServiceUnavailable, "too many downloads, try again")
 		return
 	}
+	defer g.release(rack)
 	f, err := ans.Open()
 	if err == nil {
 		defer f.Close()
@@ -161,10 +161,10 @@ func (s *Server) sendBody(w http.ResponseWriter, r *http.Request, c Client, ans 
 		s.refuse(w, r, http.StatusInternalServerError, "the server cannot read the file")
 		return
 	}
-	shapeConn(r.Context(), c.Kind.Boots(), s.Config.Pace)
+	shapeConn(r.Context(), c.Kind.Boots(), g.get().Pace)
 	w.WriteHeader(code)
 	begun := time.Now()
-	sent, err := copyPaced(w, f, n)
+	sent, err := copyPaced(w, f, n, g.piece, func(n int64) error { return g.pace(r.Context(), rack, n) })
 	s.stats.HTTPBytes.Add(sent)
 	log := s.log.With("client", c.Name(), "ip", c.IP, "file", ans.File, "bytes", sent, "ms", time.Since(begun).Milliseconds())
 	if err != nil {
@@ -190,7 +190,11 @@ const firmwareBuffer = 128 << 10
 // shapeConn sets send buffer and pace of the request's connection. Errors are
 // of no account: the download only is less gentle.
 func shapeConn(ctx context.Context, firmware bool, bytesPerSecond int) {
-	tcp, ok := ctx.Value(connKey{}).(*net.TCPConn)
+	conn := ctx.Value(connKey{})
+	if secure, ok := conn.(*tls.Conn); ok {
+		conn = secure.NetConn()
+	}
+	tcp, ok := conn.(*net.TCPConn)
 	if !ok {
 		return
 	}
@@ -204,17 +208,28 @@ func shapeConn(ctx context.Context, firmware bool, bytesPerSecond int) {
 	}
 }
 
-// copyPaced sends n bytes, and gives up on a client that does not take a
-// chunk in time. The kernel copies from an *os.File by itself.
-func copyPaced(w http.ResponseWriter, f io.Reader, n int64) (int64, error) {
+// copyPaced sends n bytes, one piece after another as turns are given, and
+// gives up on a client that takes less than httpChunk in httpChunkTime, the
+// waiting for turns left out. The kernel copies from an *os.File by itself.
+func copyPaced(w http.ResponseWriter, f io.Reader, n int64, piece func() int64, turn func(int64) error) (int64, error) {
 	rc := http.NewResponseController(w)
-	var sent int64
+	var sent, taken int64
+	patience := httpChunkTime
 	for sent < n {
-		_ = rc.SetWriteDeadline(time.Now().Add(httpChunkTime)) // unsupported in some tests only
-		k, err := io.CopyN(w, f, min(httpChunk, n-sent))
+		want := min(piece(), n-sent)
+		if err := turn(want); err != nil {
+			return sent, err
+		}
+		begun := time.Now()
+		_ = rc.SetWriteDeadline(begun.Add(patience)) // unsupported in some tests only
+		k, err := io.CopyN(w, f, want)
 		sent += k
 		if err != nil {
 			return sent, err
+		}
+		patience -= time.Since(begun)
+		if taken += k; taken >= httpChunk {
+			taken, patience = 0, httpChunkTime
 		}
 	}
 	return sent, nil

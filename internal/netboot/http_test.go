@@ -221,16 +221,16 @@ func TestHTTPRealFile(t *testing.T) {
 // Downloads are bounded; who is turned away is told to come back.
 func TestHTTPAdmission(t *testing.T) {
 	s, _ := tftpBench(t, body(10))
-	for range cap(s.downloads) {
-		s.downloads <- struct{}{}
+	g := s.engine.governor
+	rack := s.engine.rackOf(Client{IP: netip.MustParseAddr("127.0.0.1")}, Answer{})
+	if err := s.SetLimits(Limits{Downloads: 1}); err != nil || !g.admit(t.Context(), rack) {
+		t.Fatal("the first download does not start", err)
 	}
 	resp, _ := get(t, s, "GET", "/"+file, "Range: bytes=0-1\r\n")
 	if resp.StatusCode != 503 || resp.Header.Get("Retry-After") == "" || resp.Header.Get("Content-Range") != "" {
 		t.Errorf("%s %v; want 503 with Retry-After", resp.Status, resp.Header)
 	}
-	for range cap(s.downloads) {
-		<-s.downloads
-	}
+	g.release(rack)
 	if resp, _ := get(t, s, "GET", "/"+file, ""); resp.StatusCode != 200 {
 		t.Errorf("%s after the others ended", resp.Status)
 	}

@@ -187,3 +187,19 @@ func (e *exactReader) Read(p []byte) (int, error) {
 	}
 	return k, err
 }
+
+// pacedReader waits for its turn with what it has read.
+type pacedReader struct {
+	r    io.Reader
+	pace func(n int) error
+}
+
+func (p *pacedReader) Read(b []byte) (int, error) {
+	n, err := p.r.Read(b)
+	if n > 0 && p.pace != nil {
+		if perr := p.pace(n); perr != nil {
+			return n, perr
+		}
+	}
+	return n, err
+}

@@ -23,6 +23,7 @@ type Answer struct {
 	Kind   AnswerKind
 	Reason string // one line for people: why this answer
 	Node   string // name of the node, "" when not known
+	Rack   string // of the node, for its share of what is sent (Limits); "": by relay or subnet
 
 	// File is the name under which the UKI is handed out: a clean relative
 	// path of printable ASCII that names the content ("b/3f2a9c01d4e5/

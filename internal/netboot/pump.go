@@ -6,6 +6,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/turnout-project/turnout/internal/netboot/mmsg"
 )
 
@@ -31,6 +33,8 @@ type pump struct {
 
 const (
 	pumpTick   = 50 * time.Millisecond // how late a packet may be repeated
+	pumpMany   = 16                    // transfers from which on packets are gathered
+	pumpGather = 20 * time.Microsecond // for so long, and what the kernel adds
 	pumpPacket = 128                   // largest packet of a client in a transfer that says anything to us
 )
 
@@ -72,6 +76,17 @@ func (s *pumps) join(t *transfer) error {
 	return nil
 }
 
+// len is how many transfers there are.
+func (s *pumps) len() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := 0
+	for _, p := range s.all {
+		n += p.len()
+	}
+	return n
+}
+
 func (p *pump) len() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -83,7 +98,9 @@ func (s *pumps) run(p *pump) {
 	defer p.conn.Close()
 	for {
 		n, err := p.conn.Receive()
-		p.step(n, err)
+		if p.step(n, err) {
+			gather()
+		}
 		if s.retire(p) {
 			return
 		}
@@ -108,8 +125,16 @@ func (s *pumps) retire(p *pump) bool {
 	return true
 }
 
-// step takes the n packets that came, and looks at the clock.
-func (p *pump) step(n int, err error) {
+// gather waits a moment for more packets. With many clients each would else
+// wake the thread by itself, and have its answer alone.
+func gather() {
+	ts := unix.NsecToTimespec(int64(pumpGather))
+	_ = unix.Nanosleep(&ts, nil)
+}
+
+// step takes the n packets that came, and looks at the clock. It reports
+// whether many more are to be expected soon.
+func (p *pump) step(n int, err error) (more bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	now := time.Now()
@@ -136,6 +161,7 @@ func (p *pump) step(n int, err error) {
 		}
 	}
 	p.flush()
+	return n > 0 && len(p.peers) >= pumpMany && n < len(p.peers)/2
 }
 
 // flush sends what transfers have queued.

@@ -2,6 +2,7 @@ package netboot
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -35,22 +36,22 @@ type Server struct {
 	// block. nil: nobody looks, and nothing is collected.
 	Trace func(Trace)
 	Now   func() time.Time // nil: time.Now; lease expiry only
+	TLS   *tls.Config      // for HTTPS boot; nil: there is none
 
-	once      sync.Once
-	ready     chan struct{}
-	addrs     Addrs
-	log       *slog.Logger
-	stats     Stats
-	engine    *engine
-	ifaces    interfaces
-	frames    *frames
-	buffers   sync.Pool
-	downloads chan struct{}
+	once    sync.Once
+	ready   chan struct{}
+	addrs   Addrs
+	log     *slog.Logger
+	stats   Stats
+	engine  *engine
+	ifaces  interfaces
+	frames  *frames
+	buffers sync.Pool
 }
 
 // Addrs are the ports that were opened, of use when Ports asked for any free
 // one. 0: not open.
-type Addrs struct{ DHCP, Proxy, TFTP, HTTP int }
+type Addrs struct{ DHCP, Proxy, TFTP, HTTP, HTTPS int }
 
 func (s *Server) init() {
 	s.once.Do(func() {
@@ -67,10 +68,9 @@ func (s *Server) init() {
 			s.Now = time.Now
 		}
 		s.buffers.New = func() any { b := make([]byte, 4096); return &b }
-		s.downloads = make(chan struct{}, s.Config.Downloads)
 		s.engine = &engine{
 			cfg: s.Config, policy: s.Policy, store: s.Leases, pool: newPool(nil, nil), book: &book{}, watch: &watch{},
-			stats: &s.stats, log: s.log, events: s.Events, now: s.Now, trace: s.Trace,
+			stats: &s.stats, log: s.log, events: s.Events, now: s.Now, trace: s.Trace, governor: newGovernor(s.Config.Limits),
 		}
 	})
 }
@@ -105,6 +105,7 @@ type sockets struct {
 	dhcp, boot []*packetConn
 	tftp       *packetConn
 	http       net.Listener
+	https      net.Listener
 }
 
 func (k *sockets) close() {
@@ -113,8 +114,10 @@ func (k *sockets) close() {
 			c.udp.Close()
 		}
 	}
-	if k.http != nil {
-		k.http.Close()
+	for _, l := range []net.Listener{k.http, k.https} {
+		if l != nil {
+			l.Close()
+		}
 	}
 }
 
@@ -139,7 +142,7 @@ func (s *Server) Serve(ctx context.Context) error {
 		return err
 	}
 	s.log.Info("boot services ready", "mode", s.Config.Mode, "dhcp", s.addrs.DHCP, "proxy", s.addrs.Proxy,
-		"tftp", s.addrs.TFTP, "http", s.addrs.HTTP, "leases", len(leases))
+		"tftp", s.addrs.TFTP, "http", s.addrs.HTTP, "https", s.addrs.HTTPS, "leases", len(leases))
 	close(s.ready)
 	return s.run(ctx, k)
 }
@@ -169,17 +172,42 @@ func (s *Server) open(ctx context.Context) (*sockets, error) {
 		s.addrs.TFTP = k.tftp.port()
 	}
 	if p.HTTP >= 0 {
-		host := ""
-		if s.Config.Listen.IsValid() {
-			host = s.Config.Listen.String()
+		if k.http, s.addrs.HTTP, err = s.listenTCP(ctx, "HTTP", p.HTTP); err != nil {
+			return k, err
 		}
-		if k.http, err = (&net.ListenConfig{}).Listen(ctx, "tcp4", net.JoinHostPort(host, strconv.Itoa(p.HTTP))); err != nil {
-			return k, fmt.Errorf("listening for HTTP boot on TCP port %d: %w%s", p.HTTP, err, portHint(err, p.HTTP))
-		}
-		s.addrs.HTTP = k.http.Addr().(*net.TCPAddr).Port
 	}
-	s.engine.httpPort, s.engine.hasBootServer = uint16(s.addrs.HTTP), len(k.boot) > 0
+	if p.HTTPS >= 0 && s.TLS != nil {
+		if k.https, s.addrs.HTTPS, err = s.listenTCP(ctx, "HTTPS", p.HTTPS); err != nil {
+			return k, err
+		}
+	}
+	if s.Config.OfferHTTPS && k.https == nil {
+		return k, errors.New("https URLs are to be offered, and there is no HTTPS service: give it a port and a certificate")
+	}
+	s.engine.httpPort, s.engine.httpsPort, s.engine.hasBootServer = uint16(s.addrs.HTTP), uint16(s.addrs.HTTPS), len(k.boot) > 0
 	return k, nil
+}
+
+// SetLimits changes what may go out at a time, for what runs as well.
+func (s *Server) SetLimits(l Limits) error {
+	if err := l.Validate(); err != nil {
+		return err
+	}
+	s.init()
+	s.engine.governor.set(l)
+	return nil
+}
+
+func (s *Server) listenTCP(ctx context.Context, what string, port int) (net.Listener, int, error) {
+	host := ""
+	if s.Config.Listen.IsValid() {
+		host = s.Config.Listen.String()
+	}
+	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp4", net.JoinHostPort(host, strconv.Itoa(port)))
+	if err != nil {
+		return nil, 0, fmt.Errorf("listening for %s boot on TCP port %d: %w%s", what, port, err, portHint(err, port))
+	}
+	return l, l.Addr().(*net.TCPAddr).Port, nil
 }
 
 // openDHCP opens one socket for each configured interface, or one for all.
@@ -221,7 +249,10 @@ func (s *Server) run(ctx context.Context, k *sockets) error {
 		g.Go(func() error { return t.serve(ctx) })
 	}
 	if k.http != nil {
-		g.Go(func() error { return s.runHTTP(ctx, k.http) })
+		g.Go(func() error { return s.runHTTP(ctx, k.http, nil) })
+	}
+	if k.https != nil {
+		g.Go(func() error { return s.runHTTP(ctx, k.https, s.TLS) })
 	}
 	err := g.Wait()
 	if s.frames != nil {
@@ -250,8 +281,14 @@ func (s *Server) runDHCP(ctx context.Context, k *sockets) error {
 	return err
 }
 
-func (s *Server) runHTTP(ctx context.Context, l net.Listener) error {
+func (s *Server) runHTTP(ctx context.Context, l net.Listener, secure *tls.Config) error {
 	limited := &limitListener{Listener: l, ctx: ctx, slots: make(chan struct{}, 4*s.Config.Downloads)}
+	var accept net.Listener = limited
+	if secure != nil {
+		secure = secure.Clone()
+		secure.NextProtos = []string{"http/1.1"}
+		accept = tls.NewListener(limited, secure)
+	}
 	hs := &http.Server{
 		Handler:           s.HTTPHandler(),
 		ReadHeaderTimeout: httpHeaderTime,
@@ -264,7 +301,7 @@ func (s *Server) runHTTP(ctx context.Context, l net.Listener) error {
 	}
 	stop := context.AfterFunc(ctx, func() { hs.Close() })
 	defer stop()
-	if err := hs.Serve(limited); err != nil && ctx.Err() == nil {
+	if err := hs.Serve(accept); err != nil && ctx.Err() == nil {
 		return fmt.Errorf("serving HTTP boot: %w", err)
 	}
 	return nil

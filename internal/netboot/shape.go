@@ -42,7 +42,10 @@ const (
 )
 
 // urlBase is the start of every URL given to clients that know us as server.
-func (e *engine) urlBase(server netip.Addr) string {
+func (e *engine) urlBase(server netip.Addr, kind Kind) string {
+	if e.cfg.OfferHTTPS && kind == KindUEFIHTTP && e.httpsPort != 0 {
+		return "https://" + netip.AddrPortFrom(server, e.httpsPort).String()
+	}
 	if e.cfg.BootURL != "" {
 		return strings.TrimSuffix(e.cfg.BootURL, "/")
 	}
@@ -75,7 +78,7 @@ func (e *engine) shapeBoot(m *dhcpv4.DHCPv4, r *request, ans Answer, viaProxy bo
 // shapeURL names the file by an absolute URL. Header and option agree, unless
 // the URL is too long for the header.
 func (e *engine) shapeURL(m *dhcpv4.DHCPv4, r *request, ans Answer) {
-	url := e.urlBase(r.server) + "/" + ans.File
+	url := e.urlBase(r.server, r.client.Kind) + "/" + ans.File
 	set(m, 67, []byte(url))
 	if len(url) < 128 {
 		m.BootFileName = url

@@ -28,7 +28,7 @@ const strangerRetries = 1
 
 // perClient bounds what one address may have open. Firmware needs two (a
 // probe that is just ending and the file); a rack behind NAT needs many.
-func (s *tftpServer) perClient() int { return max(8, s.engine.cfg.Transfers/4) }
+func (s *tftpServer) perClient() int { return max(8, s.engine.governor.get().Transfers/4) }
 
 // serve reads requests until ctx ends, then breaks off what still runs.
 func (s *tftpServer) serve(ctx context.Context) error {
@@ -62,7 +62,7 @@ func (s *tftpServer) request(ctx context.Context, b []byte, src netip.AddrPort, 
 	if s.active[src] {
 		return
 	}
-	if len(s.active) >= s.engine.cfg.Transfers || s.perIP[src.Addr()] >= s.perClient() {
+	if len(s.active) >= s.engine.governor.get().Transfers || s.perIP[src.Addr()] >= s.perClient() {
 		s.engine.stats.TFTPRefused.Add(1)
 		if s.engine.watch.once(src.Addr().String(), "tftp.full", s.engine.now(), time.Minute) {
 			s.engine.log.Warn("tftp: too many transfers, request dropped", "client", src, "running", len(s.active))
@@ -176,6 +176,8 @@ func (s *tftpServer) transfer(ctx context.Context, rq readRequest, c Client, ans
 	if c.Key() == "" {
 		t.retries = strangerRetries
 	}
+	rack := e.rackOf(c, ans)
+	t.pace = func(n int) error { return e.governor.pace(ctx, rack, int64(n)) }
 	start := time.Now()
 	n, err := t.run(ctx, s.pumps, f)
 	e.stats.TFTPBytes.Add(n)

@@ -40,7 +40,8 @@ type transfer struct {
 	end     time.Time
 	pump    *pump
 	lib     *library
-	done    chan struct{} // closed at the end
+	pace    func(n int) error // waits until n bytes more may be read; nil: does not
+	done    chan struct{}     // closed at the end
 
 	buf      []byte // not acknowledged: buf[from:]
 	from     int
@@ -61,7 +62,8 @@ type transfer struct {
 
 const (
 	headerLen = 4        // opcode and block number before each block
-	chunkSize = 16 << 10 // about so many bytes of the file are read at a time
+	chunkSize = 16 << 10 // about so many bytes of the file are read at a time,
+	few       = 100      // or 64 KiB with fewer transfers than that
 )
 
 func newTransfer(peer netip.AddrPort, local netip.Addr, rq readRequest, size int64, cfg Config, st *Stats) *transfer {
@@ -88,6 +90,9 @@ func (t *transfer) run(ctx context.Context, ps *pumps, f io.ReadSeekCloser) (int
 	defer f.Close()
 	run := t.block * t.windowN
 	chunk := max(chunkSize/run, 1) * run
+	if ps.len() < few {
+		chunk = maxBlock / run * run
+	}
 	t.buf = make([]byte, 0, chunk+run)
 	t.lib = newLibrary(t, chunk)
 	if err := ps.join(t); err != nil {
@@ -95,7 +100,7 @@ func (t *transfer) run(ctx context.Context, ps *pumps, f io.ReadSeekCloser) (int
 	}
 	defer context.AfterFunc(ctx, func() { t.abort(ctx.Err()) })()
 	t.begin()
-	t.lib.read(f, t.size)
+	t.lib.read(&pacedReader{f, t.pace}, t.size)
 	<-t.done
 	p := t.pump
 	p.mu.Lock()

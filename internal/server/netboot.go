@@ -34,7 +34,7 @@ func (s *Server) Decide(ctx context.Context, c netboot.Client) (netboot.Answer, 
 	}
 	a := netboot.Answer{Kind: b.kind, Reason: b.why}
 	if n != nil {
-		a.Node = n.Name
+		a.Node, a.Rack = n.Name, n.Domain
 	}
 	if b.kind != netboot.AnswerInstaller && b.kind != netboot.AnswerSlot {
 		return a, nil

@@ -114,7 +114,10 @@ func (c *Conn) Receive() (int, error) {
 		h.Namelen, h.Flags = unix.SizeofSockaddrInet4, 0
 		h.SetControllen(controlSize)
 	}
-	n, _, e := unix.Syscall6(unix.SYS_RECVMMSG, uintptr(c.fd), uintptr(unsafe.Pointer(&c.in.hdr[0])), Batch, unix.MSG_WAITFORONE, 0, 0)
+	n, _, e := unix.RawSyscall6(unix.SYS_RECVMMSG, uintptr(c.fd), uintptr(unsafe.Pointer(&c.in.hdr[0])), Batch, unix.MSG_DONTWAIT, 0, 0)
+	if e == unix.EAGAIN {
+		n, _, e = unix.Syscall6(unix.SYS_RECVMMSG, uintptr(c.fd), uintptr(unsafe.Pointer(&c.in.hdr[0])), Batch, unix.MSG_WAITFORONE, 0, 0)
+	}
 	switch {
 	case e == 0:
 		return int(n), nil
@@ -215,11 +218,19 @@ func (c *Conn) Send(to *Peer, head, body []byte) {
 func (c *Conn) Flush() {
 	failed := false
 	for done := 0; done < c.n; {
-		n, _, e := unix.Syscall6(unix.SYS_SENDMMSG, uintptr(c.fd), uintptr(unsafe.Pointer(&c.out.hdr[done])), uintptr(c.n-done), 0, 0, 0)
+		// Raw: it does not block, and Go's scheduler need not know.
+		n, _, e := unix.RawSyscall6(unix.SYS_SENDMMSG, uintptr(c.fd), uintptr(unsafe.Pointer(&c.out.hdr[done])), uintptr(c.n-done), unix.MSG_DONTWAIT, 0, 0)
 		switch {
 		case e == 0:
 			done, failed = done+int(n), false
 		case e == unix.EINTR:
+		case e == unix.EAGAIN: // the buffer is full of what the link has not taken yet
+			p := []unix.PollFd{{Fd: int32(c.fd), Events: unix.POLLOUT}}
+			_, _ = unix.Poll(p, 100)
+			if failed {
+				done++
+			}
+			failed = !failed
 		case failed:
 			done, failed = done+1, false
 		default: // the first error may be that of an earlier datagram
