@@ -169,6 +169,7 @@ func showDraft(t *tabwriter.Writer, r *fleet.Rollout, ns names, p pace) {
 		fmt.Fprintf(t, "each node is drained by %s first; its jobs have %s\n", d, r.Policy.DrainWait)
 	}
 	fmt.Fprintln(t, p.expect(r))
+	waves, _ := wavesOf(r)
 	for i, s := range r.Policy.Stages {
 		total := 0
 		for _, m := range r.Nodes {
@@ -183,7 +184,11 @@ func showDraft(t *tabwriter.Writer, r *fleet.Rollout, ns names, p pace) {
 		fmt.Fprintf(t, "stage %d: %s, %d nodes, %d at once%s\n", i+1, stageText(s), total, r.Policy.MaxUnavailable.AtLeastOne(total), after)
 		for _, m := range r.Nodes {
 			if m.Stage == i {
-				row(t, "  "+m.Node, or(m.Reason, "moves"))
+				moves := "moves"
+				if !r.Policy.ByDomain {
+					moves = fmt.Sprintf("moves in wave %d", waves[m.Node])
+				}
+				row(t, "  "+m.Node, or(m.Reason, moves))
 			}
 		}
 	}

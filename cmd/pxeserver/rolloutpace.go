@@ -51,24 +51,36 @@ func paceIn(r *fleet.Rollout) pace {
 	return pace{r.ID, took[len(took)/2], len(took)}
 }
 
-// expect says in how many waves a rollout goes, and how long that takes
-// without windows, drains and failures.
-func (p pace) expect(r *fleet.Rollout) string {
-	waves := 0
+// wavesOf says in which wave each node of a draft would move, if all nodes
+// took the same time, and how many waves there are. Nodes that cannot take
+// part are in none. Nodes of one domain that start together are counted as
+// if they did not.
+func wavesOf(r *fleet.Rollout) (of map[string]int, waves int) {
+	of = map[string]int{}
 	for i := range r.Policy.Stages {
-		total, moving := 0, 0
+		total, moving := 0, []string{}
 		for _, m := range r.Nodes {
 			if m.Stage != i {
 				continue
 			}
 			total++
 			if m.Reason == "" {
-				moving++
+				moving = append(moving, m.Node)
 			}
 		}
 		limit := r.Policy.MaxUnavailable.AtLeastOne(total)
-		waves += (moving + limit - 1) / limit
+		for k, name := range moving {
+			of[name] = waves + k/limit + 1
+		}
+		waves += (len(moving) + limit - 1) / limit
 	}
+	return of, waves
+}
+
+// expect says in how many waves a rollout goes, and how long that takes
+// without windows, drains and failures.
+func (p pace) expect(r *fleet.Rollout) string {
+	_, waves := wavesOf(r)
 	text := fmt.Sprintf("%d waves", waves)
 	bakes := time.Duration(len(r.Policy.Stages)-1) * r.Policy.Bake
 	if p.nodes == 0 {

@@ -266,3 +266,29 @@ func TestRecoveryIsReloaded(t *testing.T) {
 		t.Errorf("story %q; want %q", got, want)
 	}
 }
+
+// Nodes that a rollout moves, or has drained, are that rollout's, however
+// long they are silent; the others are recovery's.
+func TestRecoverLeavesRolloutsTheirs(t *testing.T) {
+	r := newRecoveryRack(t, 16, acting, withKeys(t))
+	v2 := r.l.publish("2.0.0")
+	r.l.must(r.l.store.Update(ctx, func(tx store.Tx) error {
+		return tx.CreateRollout(ctx, &fleet.Rollout{Image: v2, State: fleet.RolloutRunning, Policy: fleet.Policy{Stages: []fleet.RolloutStage{{Pool: "rack"}}}, Nodes: []fleet.Move{
+			{Node: "n1", State: fleet.MoveDraining, Drain: fleet.DrainAsked},
+			{Node: "n2", State: fleet.MoveDone, Drain: fleet.DrainDone}, // not given back yet
+			{Node: "n3", State: fleet.MoveWaiting},
+		}})
+	}))
+	for i := range 3 { // of 16: no storm
+		r.quiet[i] = true
+	}
+	r.pass(40)
+	if got := r.story(); len(got) == 0 {
+		t.Error("nothing was done about n3, which waits")
+	}
+	for _, e := range r.story() {
+		if !strings.HasSuffix(e, " n3") {
+			t.Errorf("recovery did %q", e)
+		}
+	}
+}
