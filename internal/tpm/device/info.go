@@ -14,11 +14,22 @@ type Info struct {
 	Vendor         string // vendor's own text
 	Firmware       string // "7.85.4555.0"
 	LockoutCounter uint32 // failed authorisations that count for dictionary-attack lockout
+	LockoutMax     uint32 // how many of them lock the TPM
+	InLockout      bool   // it is locked. What this program does goes on: its keys are not subject to that
 }
 
-// String names the TPM for an inventory.
+// String names the TPM for an inventory, and tells of a dictionary attack, or
+// what looks like one: a power cut while an authorisation was under way
+// counts too.
 func (i Info) String() string {
-	return strings.TrimSpace(fmt.Sprintf("%s %s", strings.TrimSpace(i.Manufacturer+" "+i.Vendor), i.Firmware))
+	s := strings.TrimSpace(fmt.Sprintf("%s %s", strings.TrimSpace(i.Manufacturer+" "+i.Vendor), i.Firmware))
+	switch {
+	case i.InLockout:
+		s += ", in dictionary-attack lockout"
+	case i.LockoutCounter > 0:
+		s += fmt.Sprintf(", dictionary-attack counter %d of %d", i.LockoutCounter, i.LockoutMax)
+	}
+	return s
 }
 
 // Info asks the TPM what it is.
@@ -43,6 +54,13 @@ func (d *Device) Info() (Info, error) {
 	}
 	if v, err := d.property(tpm2.TPMPTLockoutCounter); err == nil {
 		info.LockoutCounter = v
+	}
+	if v, err := d.property(tpm2.TPMPTMaxAuthFail); err == nil {
+		info.LockoutMax = v
+	}
+	const inLockout = 1 << 9 // of TPMA_PERMANENT (TPM 2.0 Part 2, section 8.6)
+	if v, err := d.property(tpm2.TPMPTPermanent); err == nil {
+		info.InLockout = v&inLockout != 0
 	}
 	return info, nil
 }

@@ -20,6 +20,8 @@ type transport struct {
 	file   *os.File // a device node, or nil
 	socket string   // a Unix socket, dialled for each command
 	broken bool     // a command did not end: the device is not usable any more
+
+	before func(cmd []byte) error // for tests: an error is that of the command
 }
 
 func dial(path string) (*transport, error) {
@@ -53,6 +55,11 @@ func (t *transport) close() error {
 func (t *transport) Send(cmd []byte) ([]byte, error) {
 	if t.broken {
 		return nil, errors.New("the TPM did not answer an earlier command; power the machine off and on")
+	}
+	if t.before != nil {
+		if err := t.before(cmd); err != nil {
+			return nil, err
+		}
 	}
 	if t.socket != "" {
 		return t.sendSocket(cmd)
