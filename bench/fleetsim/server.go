@@ -124,7 +124,7 @@ func putImages(ctx context.Context, st store.Store) error {
 // enrolment is real.
 type fakeTPM struct{}
 
-func (fakeTPM) CheckEK(ek, _ []byte) (hash, trust string, err error) {
+func (fakeTPM) CheckEK(ek, _, _ []byte) (hash, trust string, err error) {
 	h := sha256.Sum256(ek)
 	return hex.EncodeToString(h[:]), "simulated", nil
 }
@@ -147,8 +147,8 @@ type judgingTPM struct {
 	fakeTPM
 }
 
-func (t judgingTPM) CheckEK(ek, cert []byte) (hash, trust string, err error) {
-	return t.fakeTPM.CheckEK(ek, cert)
+func (t judgingTPM) CheckEK(ek, cert, chain []byte) (hash, trust string, err error) {
+	return t.fakeTPM.CheckEK(ek, cert, chain)
 }
 
 func (t judgingTPM) AKName(ak []byte) (string, error) { return t.Trust.AKName(ak) }

@@ -48,6 +48,7 @@ const VendorClass = "turnout-nodeagent"
 type EnrolRequest struct {
 	EKPublic      []byte           `json:"ekPublic"`                // TPM2B_PUBLIC as marshalled by the TPM
 	EKCertificate []byte           `json:"ekCertificate,omitempty"` // DER, nil when the TPM has none
+	EKChain       []byte           `json:"ekChain,omitempty"`       // certificates between it and its maker's root that the TPM keeps, DER one after the other
 	AKPublic      []byte           `json:"akPublic"`                // TPM2B_PUBLIC
 	CSR           []byte           `json:"csr"`                     // DER PKCS #10, ECDSA P-256
 	MACs          []fleet.MAC      `json:"macs"`

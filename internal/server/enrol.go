@@ -91,7 +91,7 @@ func (s *Server) checkEnrol(req *api.EnrolRequest) (*session, error) {
 			ses.MACs = append(ses.MACs, mac)
 		}
 	}
-	if ses.EKHash, ses.EKTrust, err = s.live().TPM.CheckEK(req.EKPublic, req.EKCertificate); err != nil {
+	if ses.EKHash, ses.EKTrust, err = s.live().TPM.CheckEK(req.EKPublic, req.EKCertificate, req.EKChain); err != nil {
 		return nil, problem(http.StatusForbidden, "if this TPM is to be trusted, add its maker's CA to ek_roots", "%v", err)
 	}
 	return ses, nil

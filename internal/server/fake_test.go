@@ -33,7 +33,7 @@ type fakeTPM struct {
 	only    string            // the one image that is accepted; "" is any
 }
 
-func (f *fakeTPM) CheckEK(ek, cert []byte) (hash, trust string, err error) {
+func (f *fakeTPM) CheckEK(ek, cert, _ []byte) (hash, trust string, err error) {
 	if string(cert) == "forged" {
 		return "", "", errors.New("EK certificate is not by a known maker")
 	}

@@ -94,7 +94,7 @@ func TestRealTPM(t *testing.T) {
 	l.must(err)
 	other, err := pirate.EK()
 	l.must(err)
-	if _, _, err := trust.CheckEK(other.Public, own.Certificate); err == nil || !strings.Contains(err.Error(), "another key") {
+	if _, _, err := trust.CheckEK(other.Public, own.Certificate, nil); err == nil || !strings.Contains(err.Error(), "another key") {
 		t.Errorf("n1's certificate beside another EK: %v; want it refused", err)
 	}
 
@@ -102,10 +102,10 @@ func TestRealTPM(t *testing.T) {
 	ek, err := d.EK()
 	l.must(err)
 	ek.Certificate[len(ek.Certificate)/2] ^= 1
-	if _, _, err := trust.CheckEK(ek.Public, ek.Certificate); err == nil {
+	if _, _, err := trust.CheckEK(ek.Public, ek.Certificate, nil); err == nil {
 		t.Error("a damaged EK certificate was accepted")
 	}
-	if _, _, err := trust.CheckEK(ek.Public, nil); err == nil {
+	if _, _, err := trust.CheckEK(ek.Public, nil, nil); err == nil {
 		t.Error("no EK certificate was accepted, although makers are configured")
 	}
 }

@@ -64,7 +64,7 @@ type TPM interface {
 	// CheckEK checks an endorsement key and, if TPM makers are to vouch for
 	// it, its certificate (DER). It returns the TPM's identity (see
 	// fleet.Node.EKHash) and, for people, what the trust in it rests on.
-	CheckEK(ekPublic, cert []byte) (hash, trust string, err error)
+	CheckEK(ekPublic, cert, chain []byte) (hash, trust string, err error)
 	// AKName checks that a public area is that of an attestation key that
 	// cannot leave its TPM nor sign foreign data, and returns its name in hex.
 	AKName(akPublic []byte) (string, error)

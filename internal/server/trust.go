@@ -64,8 +64,9 @@ func NewTrust(pems [][]byte, now func() time.Time) (*Trust, error) {
 	return t, nil
 }
 
-// CheckEK implements TPM.
-func (t *Trust) CheckEK(ekPublic, cert []byte) (hash, trust string, err error) {
+// CheckEK implements TPM. The chain that the TPM itself keeps helps to find
+// the way to a root, as configured intermediates do; it makes no root.
+func (t *Trust) CheckEK(ekPublic, cert, chain []byte) (hash, trust string, err error) {
 	if hash, err = credential.EKHash(ekPublic); err != nil {
 		return "", "", err
 	}
@@ -75,7 +76,15 @@ func (t *Trust) CheckEK(ekPublic, cert []byte) (hash, trust string, err error) {
 	if len(cert) == 0 {
 		return "", "", errors.New("the TPM shows no EK certificate, and ek_roots asks for one")
 	}
-	if err := credential.VerifyEKCertificate(cert, t.roots, t.intermediates, ekPublic, t.now()); err != nil {
+	between, err := credential.ParseChain(chain)
+	if err != nil {
+		return "", "", err
+	}
+	intermediates := t.intermediates.Clone()
+	for _, c := range between {
+		intermediates.AddCert(c)
+	}
+	if err := credential.VerifyEKCertificate(cert, t.roots, intermediates, ekPublic, t.now()); err != nil {
 		return "", "", err
 	}
 	c, err := credential.ParseEKCertificate(cert)

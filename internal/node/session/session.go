@@ -95,7 +95,7 @@ func (s *Session) Open(ctx context.Context) (pending time.Duration, err error) {
 		return 0, err
 	}
 	r, err := s.client.Enrol(ctx, &api.EnrolRequest{
-		EKPublic: ek.Public, EKCertificate: ek.Certificate, AKPublic: ak, CSR: csr,
+		EKPublic: ek.Public, EKCertificate: ek.Certificate, EKChain: ek.Chain, AKPublic: ak, CSR: csr,
 		MACs: s.cfg.MACs, Stage: s.cfg.Stage, BootID: s.cfg.BootID, Inventory: s.cfg.Inventory,
 	})
 	if err != nil {

@@ -227,6 +227,31 @@ func TestVerifyEKCertificate(t *testing.T) {
 	}
 }
 
+// The chain that a TPM keeps: certificates one after the other, and padding.
+func TestParseChain(t *testing.T) {
+	root := newAuthority(nil, "root")
+	one, two := newAuthority(root, "one"), newAuthority(root, "two")
+	both := append(bytes.Clone(one.cert.Raw), two.cert.Raw...)
+	for name, tt := range map[string]struct {
+		der  []byte
+		want int
+		err  string
+	}{
+		"none":              {nil, 0, ""},
+		"two":               {both, 2, ""},
+		"padding of zeros":  {append(bytes.Clone(both), make([]byte, 100)...), 2, ""},
+		"padding of ones":   {append(bytes.Clone(both), bytes.Repeat([]byte{0xff}, 9)...), 2, ""},
+		"cut":               {both[:len(both)-1], 0, "certificate 1"},
+		"no certificate":    {[]byte{0x30, 0x03, 2, 1, 5}, 0, "certificate 0"},
+		"more than a TPM's": {make([]byte, MaxChain+1), 0, "bytes"},
+	} {
+		got, err := ParseChain(tt.der)
+		if tt.err == "" && (err != nil || len(got) != tt.want) || tt.err != "" && (!errors.Is(err, ErrCertificate) || !strings.Contains(err.Error(), tt.err)) {
+			t.Errorf("%s: %d certificates, %v; want %d, %q", name, len(got), err, tt.want, tt.err)
+		}
+	}
+}
+
 // Certificates of older TPMs mark the key for OAEP, which crypto/x509 does
 // not know.
 func TestOAEPKey(t *testing.T) {

@@ -109,6 +109,33 @@ func ParseEKCertificate(der []byte) (*x509.Certificate, error) {
 	return cert, nil
 }
 
+// MaxChain is the largest chain of certificates that ParseChain reads, in
+// bytes: the NV memory that TPMs have for it is smaller.
+const MaxChain = 32 << 10
+
+// ParseChain reads the certificates of authorities that a TPM keeps beside its
+// EK certificate, one after the other in DER, perhaps with padding behind.
+// They are anybody's word: a chain counts that ends in a root of one's own.
+func ParseChain(der []byte) ([]*x509.Certificate, error) {
+	if len(der) > MaxChain {
+		return nil, fmt.Errorf("EK certificate chain of %d bytes: %w", len(der), ErrCertificate)
+	}
+	var out []*x509.Certificate
+	for len(der) > 0 && der[0] != 0x00 && der[0] != 0xff {
+		var one asn1.RawValue
+		rest, err := asn1.Unmarshal(der, &one)
+		if err != nil {
+			return nil, fmt.Errorf("EK certificate chain, certificate %d: not DER (%w): %w", len(out), err, ErrCertificate)
+		}
+		c, err := x509.ParseCertificate(one.FullBytes)
+		if err != nil {
+			return nil, fmt.Errorf("EK certificate chain, certificate %d: %w: %w", len(out), err, ErrCertificate)
+		}
+		out, der = append(out, c), rest
+	}
+	return out, nil
+}
+
 // certifies checks that the certificate is for the key of a public area.
 func certifies(cert *x509.Certificate, pub *tpm2.TPMTPublic) error {
 	key, err := tpm2.Pub(*pub)

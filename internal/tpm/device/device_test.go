@@ -3,10 +3,13 @@ package device
 import (
 	"bytes"
 	"context"
+	"crypto/ed25519"
 	"crypto/rand"
 	"crypto/sha256"
 	"crypto/x509"
+	"crypto/x509/pkix"
 	"errors"
+	"math/big"
 	"os"
 	"path/filepath"
 	"slices"
@@ -239,6 +242,110 @@ func TestProvisioned(t *testing.T) {
 	}
 	if err := credential.VerifyEKCertificate(ek.Certificate, roots, issuer, other.Public, now); !errors.Is(err, credential.ErrCertificate) {
 		t.Errorf("EK certificate for another TPM: %v; want ErrCertificate", err)
+	}
+}
+
+// A TPM that keeps the certificates between its EK and its maker's root, in
+// two pieces; and one whose pieces are damaged.
+func TestChainOnDie(t *testing.T) {
+	d := open(t, swtpm.Start(t))
+	bare, err := d.EK()
+	if err != nil || bare.Certificate != nil || bare.Chain != nil {
+		t.Fatalf("EK of a TPM without certificates: %+v, %v", bare, err)
+	}
+	root, mid, ekCert := issue(t, bare.Public)
+	store(t, d, 0x01c0000a, ekCert)
+	store(t, d, chainFirst, mid[:200])
+	store(t, d, chainFirst+1, mid[200:])
+	store(t, d, chainLast+1, []byte("something else"))
+	ek, err := d.EK()
+	if err != nil || !bytes.Equal(ek.Certificate, ekCert) || !bytes.Equal(ek.Chain, mid) {
+		t.Fatalf("EK = certificate of %d bytes, chain of %d, %v; want %d and %d", len(ek.Certificate), len(ek.Chain), err, len(ekCert), len(mid))
+	}
+	roots, between := x509.NewCertPool(), x509.NewCertPool()
+	roots.AddCert(root)
+	if err := credential.VerifyEKCertificate(ek.Certificate, roots, between, ek.Public, time.Now()); !errors.Is(err, credential.ErrCertificate) {
+		t.Errorf("without the chain: %v; want ErrCertificate", err)
+	}
+	chain, err := credential.ParseChain(ek.Chain)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range chain {
+		between.AddCert(c)
+	}
+	if err := credential.VerifyEKCertificate(ek.Certificate, roots, between, ek.Public, time.Now()); err != nil {
+		t.Errorf("with the chain: %v", err)
+	}
+}
+
+// issue makes a root, an authority below it, and its certificate for an EK.
+func issue(t *testing.T, ekPublic []byte) (root *x509.Certificate, mid, cert []byte) {
+	t.Helper()
+	make1 := func(tmpl, parent *x509.Certificate, pub, key any) []byte {
+		tmpl.NotBefore, tmpl.NotAfter, tmpl.BasicConstraintsValid = time.Now().Add(-time.Hour), time.Now().Add(time.Hour), true
+		if parent == nil {
+			parent = tmpl
+		}
+		der, err := x509.CreateCertificate(rand.Reader, tmpl, parent, pub, key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return der
+	}
+	parse := func(der []byte) *x509.Certificate {
+		c, err := x509.ParseCertificate(der)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	rootPub, rootKey, err1 := ed25519.GenerateKey(nil)
+	midPub, midKey, err2 := ed25519.GenerateKey(nil)
+	if err := errors.Join(err1, err2); err != nil {
+		t.Fatal(err)
+	}
+	ca := func(n int64, name string) *x509.Certificate {
+		return &x509.Certificate{SerialNumber: big.NewInt(n), Subject: pkix.Name{CommonName: name}, IsCA: true, KeyUsage: x509.KeyUsageCertSign}
+	}
+	root = parse(make1(ca(1, "maker"), nil, rootPub, rootKey))
+	mid = make1(ca(2, "on die"), root, midPub, rootKey)
+	boxed, err := tpm2.Unmarshal[tpm2.TPM2BPublic](ekPublic)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pub, err := boxed.Contents()
+	if err != nil {
+		t.Fatal(err)
+	}
+	key, err := tpm2.Pub(*pub)
+	if err != nil {
+		t.Fatal(err)
+	}
+	leaf := &x509.Certificate{SerialNumber: big.NewInt(3), KeyUsage: x509.KeyUsageKeyAgreement}
+	return root, mid, make1(leaf, parse(mid), key, midKey)
+}
+
+// store puts data into an NV index that anybody may read.
+func store(t *testing.T, d *Device, index uint32, data []byte) {
+	t.Helper()
+	owner := tpm2.AuthHandle{Handle: tpm2.TPMRHOwner, Auth: tpm2.PasswordAuth(nil)}
+	pub := tpm2.New2B(tpm2.TPMSNVPublic{NVIndex: tpm2.TPMHandle(index), NameAlg: tpm2.TPMAlgSHA256, DataSize: uint16(len(data)),
+		Attributes: tpm2.TPMANV{OwnerWrite: true, OwnerRead: true, AuthRead: true, NoDA: true}})
+	if _, err := (tpm2.NVDefineSpace{AuthHandle: owner, PublicInfo: pub}).Execute(d.t); err != nil {
+		t.Fatal(err)
+	}
+	info, err := tpm2.NVReadPublic{NVIndex: tpm2.TPMHandle(index)}.Execute(d.t)
+	if err != nil {
+		t.Fatal(err)
+	}
+	self := tpm2.NamedHandle{Handle: tpm2.TPMHandle(index), Name: info.NVName}
+	for at := 0; at < len(data); at += 512 {
+		_, err := tpm2.NVWrite{AuthHandle: owner, NVIndex: self, Offset: uint16(at),
+			Data: tpm2.TPM2BMaxNVBuffer{Buffer: data[at:min(at+512, len(data))]}}.Execute(d.t)
+		if err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 

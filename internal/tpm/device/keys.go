@@ -30,6 +30,7 @@ type EK struct {
 	Kind        string // "ECC P-256" or "RSA 2048"
 	Public      []byte // TPM2B_PUBLIC
 	Certificate []byte // DER, perhaps with padding after it; nil if the TPM holds none for this key
+	Chain       []byte // certificates of authorities that the TPM keeps for it, DER one after the other; nil for none
 }
 
 // EK returns the endorsement key that has a certificate, else the first kind
@@ -49,7 +50,7 @@ func (d *Device) chooseEK() (EK, ekKind, error) {
 		}
 		pub, err := d.publicOf(k.template)
 		if err == nil && credential.SameKey(cert, pub) {
-			return EK{Kind: k.name, Public: pub, Certificate: cert}, k, nil
+			return EK{Kind: k.name, Public: pub, Certificate: cert, Chain: d.chain()}, k, nil
 		}
 	}
 	var first error
@@ -63,6 +64,35 @@ func (d *Device) chooseEK() (EK, ekKind, error) {
 		}
 	}
 	return EK{}, ekKind{}, fmt.Errorf("making the endorsement key: %w", first)
+}
+
+// NV indices of certificates between an EK and its maker's root (TCG EK
+// Credential Profile 2.5, section 2.2.1.5.2). TPMs that sit in a processor keep
+// them there, since they are made on the die and published nowhere.
+const chainFirst, chainLast = 0x01c00100, 0x01c001ff
+
+// chain reads these indices, one after the other. A TPM that has none, or
+// cannot tell, has no chain: whether one is needed is the server's to say.
+func (d *Device) chain() (out []byte) {
+	rsp, err := tpm2.GetCapability{Capability: tpm2.TPMCapHandles, Property: chainFirst, PropertyCount: 32}.Execute(d.t)
+	if err != nil {
+		return nil
+	}
+	found, err := rsp.CapabilityData.Data.Handles()
+	if err != nil {
+		return nil
+	}
+	for _, h := range found.Handle {
+		if h < chainFirst || h > chainLast {
+			continue
+		}
+		b, err := d.readNV(uint32(h))
+		if err != nil || len(out)+len(b) > credential.MaxChain {
+			return nil
+		}
+		out = append(out, b...)
+	}
+	return out
 }
 
 // akTemplate is that of the attestation key. Unique makes it another key
