@@ -88,6 +88,7 @@ func nodeConfig(t *compat.Tables, r *recipe.Recipe) (*probe.Config, error) {
 		Driver: r.Driver.Version, GSP: runsGSP(t, r), Count: g.Count,
 		Persistence: g.Persistence, ECC: g.ECC, Params: params(r),
 		Clocks: probe.Clocks{GPU: g.Clocks.GPU, Memory: g.Clocks.Memory, Power: g.Clocks.Power},
+		Watch:  r.Driver.Family != "" && asksForRole(t, r, "smi"),
 	}
 	for _, b := range boards(t, r) {
 		c.Boards = append(c.Boards, probe.Board{Name: b.ID, PCI: b.PCI})

@@ -15,6 +15,8 @@ import (
 var classes = map[string]string{
 	"driver": "software", "gsp": "software", "params": "software", "mig": "software", "fabric": "software", "persistence": "software",
 	"gpus": "hardware", "ecc": "hardware", "power": "environment", "firmware": "environment",
+	"xid": "hardware", "xid-driver": "software", "recovery": "hardware", "link": "hardware", "nvlink": "hardware", "remap": "hardware",
+	"throttle": "environment", "clocks": "software",
 }
 
 // limits of checks that take longer than most.

@@ -15,6 +15,9 @@ import (
 	"github.com/turnout-project/turnout/internal/fleet"
 )
 
+// Overtime is how long a check may go on after its time limit.
+const Overtime = drainDelay + reapDelay
+
 const (
 	drainDelay  = time.Second     // how long output of an ended check is waited for
 	reapDelay   = 2 * time.Second // how long a killed check is waited for

@@ -48,8 +48,13 @@ func (s *Soak) Results() []fleet.CheckResult { return s.last }
 // Failing returns the first required check of class software that does not
 // pass now, and for how long the node has not been healthy. The time runs on
 // through passing runs until a full soak, so a check that comes and goes does
-// not reset it. ok is false while no such check fails.
+// not reset it. ok is false while no such check fails, and while one of
+// hardware or environment does: a GPU that is lost or too hot makes others fail
+// as well, and another image would not help.
 func (s *Soak) Failing(now time.Time) (c fleet.CheckResult, d time.Duration, ok bool) {
+	if !fleet.Diagnose(s.last).BlamesImage() {
+		return fleet.CheckResult{}, 0, false
+	}
 	for _, r := range s.last {
 		if r.Required && r.Class == fleet.FaultSoftware && r.Status != fleet.CheckPassed {
 			return r, now.Sub(s.failingSince), true

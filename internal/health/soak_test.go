@@ -1,6 +1,7 @@
 package health
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -13,6 +14,7 @@ func TestSoak(t *testing.T) {
 	hard := []fleet.CheckResult{
 		{Name: "ecc", Status: fleet.CheckFailed, Required: true, Class: fleet.FaultHardware},
 	}
+	both := append(slices.Clone(soft), hard...)
 	type step struct {
 		at int // seconds
 		rs []fleet.CheckResult
@@ -31,6 +33,7 @@ func TestSoak(t *testing.T) {
 		{"comes and goes", []step{{0, soft}, {5, pass}, {40, soft}}, false, 40 * time.Second},
 		{"a full soak forgives", []step{{0, soft}, {5, pass}, {15, pass}, {40, soft}}, false, 0},
 		{"hardware is not software", []step{{0, hard}, {40, hard}}, false, -1},
+		{"software beside hardware is hardware", []step{{0, both}, {40, both}}, false, -1},
 		{"nothing checked", []step{{0, nil}, {40, nil}}, false, -1},
 	}
 	for _, tt := range tests {

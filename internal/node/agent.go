@@ -167,8 +167,8 @@ func (a *Agent) mainLoop(ctx context.Context, wg *sync.WaitGroup) error {
 // is fed by that, not by a loop that only feeds it.
 func (a *Agent) alive() bool {
 	limit := time.Minute
-	for _, c := range a.cfg.Identity.Health.Checks {
-		limit = max(limit, 2*time.Duration(c.Timeout)+time.Minute)
+	for _, c := range a.cfg.Identity.Health.Checks { // all may hang, one after the other
+		limit += max(time.Duration(c.Timeout), health.DefaultTimeout) + health.Overtime
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()

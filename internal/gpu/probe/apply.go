@@ -136,7 +136,7 @@ func (a *applier) mode(ctx context.Context, g cut, on bool) error {
 	if on {
 		want, value = "Enabled", "1"
 	}
-	if g.mode == want {
+	if g.mode == want && g.pending == want {
 		return nil
 	}
 	i := strconv.Itoa(g.index)

@@ -8,10 +8,19 @@ import (
 // detail is what nvidia-smi -q says of one GPU and its CSV does not, or under
 // names that change. "" is not known.
 type detail struct {
-	isIdle    bool
-	margin    string // degrees that are left before the GPU slows itself down
-	remapped  string // rows of memory, uncorrectable
-	isCut     bool   // MIG mode is on
+	isIdle   bool
+	reasons  map[string]bool // why the clocks are as they are: "HW Thermal Slowdown"
+	smClock  string          // MHz
+	margin   string          // degrees that are left: it counts down
+	recovery string          // what the driver asks for: "None", "GPU Reset Required"
+	remapped string          // rows of memory, uncorrectable
+	isCut    bool            // MIG mode is on
+
+	marginFloor  string // margin below which the GPU slows itself down, "-2"
+	remapPending string // "Yes", "No"
+	remapFailed  string // "Yes", "No"
+	migPending   string // "Enabled", "Disabled"
+
 	instances []instance
 	processes []process
 }
@@ -74,20 +83,39 @@ func (d *detail) head(path []string) {
 // take takes in a value under heads.
 func (d *detail) take(under []string, key, v string) {
 	if len(under) == 0 {
+		if key == "GPU Recovery Action" {
+			d.recovery = v
+		}
 		return
 	}
 	switch number, _, _ := strings.Cut(v, " "); under[0] {
 	case "Clocks Event Reasons", "Clocks Throttle Reasons": // the first since driver 535
-		if key == "Idle" && len(under) == 1 {
-			d.isIdle = v == "Active"
+		if d.reasons == nil {
+			d.reasons = map[string]bool{}
+		}
+		if v != "" {
+			d.reasons[key] = v == "Active"
+		}
+		d.isIdle = d.reasons["Idle"]
+	case "Clocks":
+		if key == "SM" {
+			d.smClock = number
 		}
 	case "Temperature":
-		if key == "GPU T.Limit Temp" {
+		switch key {
+		case "GPU T.Limit Temp":
 			d.margin = number
+		case "GPU Slowdown T.Limit Temp":
+			d.marginFloor = number
 		}
 	case "Remapped Rows":
-		if key == "Uncorrectable Error" {
+		switch key {
+		case "Uncorrectable Error":
 			d.remapped = number
+		case "Pending":
+			d.remapPending = v
+		case "Remapping Failure Occurred":
+			d.remapFailed = v
 		}
 	case "MIG Mode":
 		if key == "Current" {

@@ -21,13 +21,14 @@ func (g *MIG) entry(index int, device string) (Entry, bool) {
 // cut is a GPU with its MIG mode and instances.
 type cut struct {
 	gpu
-	device string // PCI id
-	mode   string // "Enabled", "Disabled", "" without MIG
+	device  string // PCI id
+	mode    string // "Enabled", "Disabled", "" without MIG
+	pending string // mode after the next reset
 }
 
 // cuts returns how the GPUs are cut.
 func (m *Machine) cuts(ctx context.Context) ([]cut, error) {
-	rows, err := m.query(ctx, "pci.device_id", "mig.mode.current")
+	rows, err := m.query(ctx, "pci.device_id", "mig.mode.current", "mig.mode.pending")
 	if err != nil {
 		return nil, err
 	}
@@ -40,7 +41,7 @@ func (m *Machine) cuts(ctx context.Context) ([]cut, error) {
 	}
 	var out []cut
 	for i, g := range gpus {
-		out = append(out, cut{gpu: g, device: deviceID(rows[i]["pci.device_id"]), mode: rows[i]["mig.mode.current"]})
+		out = append(out, cut{gpu: g, device: deviceID(rows[i]["pci.device_id"]), mode: rows[i]["mig.mode.current"], pending: rows[i]["mig.mode.pending"]})
 	}
 	return out, nil
 }
@@ -78,6 +79,8 @@ func (g cut) differs(want *MIG) string {
 		return "expected MIG off, seen on"
 	case len(e.Profiles) > 0 && g.mode != "Enabled":
 		return fmt.Sprintf("expected MIG on, seen %q", g.mode)
+	case g.pending != g.mode:
+		return fmt.Sprintf("MIG mode is %q, after the next reset %q", g.mode, g.pending)
 	}
 	seen := map[string]int{}
 	for _, p := range g.instances {

@@ -39,6 +39,9 @@ type Config struct {
 	Clocks      Clocks            `json:"clocks,omitzero"`
 	Params      map[string]string `json:"params,omitempty"` // of /proc/driver/nvidia/params
 	Firmware    []Firmware        `json:"firmware,omitempty"`
+	// Watch has the state of the GPUs looked at, whatever the recipe says of
+	// them: Xids, recovery, links, remapped rows, throttling.
+	Watch bool `json:"watch,omitempty"`
 }
 
 // Board is a kind of GPU that a node may have.
@@ -104,21 +107,30 @@ type check struct {
 	run  func(*Machine, context.Context, *Config) (string, error)
 }
 
+// checks are in the order in which a person would look: what the kernel said,
+// what later ones depend on, what is cheap, before the rest.
 var checks = []check{
+	{"xid", func(c *Config) bool { return c.Watch }, (*Machine).xid},
+	{"xid-driver", func(c *Config) bool { return c.Watch }, (*Machine).xidDriver},
 	{"driver", func(c *Config) bool { return c.Driver != "" }, (*Machine).driver},
 	{"gsp", func(c *Config) bool { return c.Driver != "" && c.GSP }, (*Machine).gsp},
 	{"gpus", func(c *Config) bool { return c.Count > 0 || len(c.Boards) > 0 }, (*Machine).gpus},
+	{"recovery", func(c *Config) bool { return c.Watch }, (*Machine).recovery},
 	{"params", func(c *Config) bool { return len(c.Params) > 0 }, (*Machine).params},
-	{"mig", func(c *Config) bool { return c.MIG != nil }, (*Machine).mig},
 	{"fabric", func(c *Config) bool { return c.Fabric }, (*Machine).fabric},
+	{"mig", func(c *Config) bool { return c.MIG != nil }, (*Machine).mig},
+	{"link", func(c *Config) bool { return c.Watch }, (*Machine).link},
+	{"nvlink", func(c *Config) bool { return c.Watch && c.Fabric }, (*Machine).nvlink},
+	{"remap", func(c *Config) bool { return c.Watch }, (*Machine).remap},
 	{"persistence", func(c *Config) bool { return c.Persistence }, (*Machine).persistence},
 	{"ecc", func(c *Config) bool { return c.ECC != "" }, (*Machine).ecc},
 	{"power", func(c *Config) bool { return c.Clocks.Power > 0 }, (*Machine).power},
+	{"throttle", func(c *Config) bool { return c.Watch }, (*Machine).throttle},
+	{"clocks", func(c *Config) bool { return c.Watch && c.Clocks.GPU != "" }, (*Machine).clocks},
 	{"firmware", func(c *Config) bool { return len(c.Firmware) > 0 }, (*Machine).firmware},
 }
 
-// Names returns the checks that a configuration asks for, in the order in
-// which a person would look: what later ones depend on first.
+// Names returns the checks that a configuration asks for, in order.
 func Names(c *Config) []string {
 	var names []string
 	for _, k := range checks {
@@ -144,7 +156,13 @@ func (m *Machine) Check(ctx context.Context, c *Config, name string) (string, er
 	if !checks[i].asks(c) {
 		return "the image says nothing of it", nil
 	}
-	return checks[i].run(m, ctx, c)
+	seen, err := checks[i].run(m, ctx, c)
+	var smi *smiError
+	if errors.As(err, &smi) && (name != "driver" && name != "gpus" || name == "gpus" && smi.blamesDriver()) {
+		// That nvidia-smi fails is told by the check that it says most about.
+		err = fmt.Errorf("%w: %w", ErrUnknown, err)
+	}
+	return seen, err
 }
 
 func (m *Machine) path(name string) string { return filepath.Join(m.Root, name) }

@@ -56,7 +56,26 @@ func (m *Machine) smi(ctx context.Context, args ...string) (string, error) {
 	if said == "" {
 		said = firstLine(stderr.String())
 	}
-	return out, fmt.Errorf("nvidia-smi: %w: %s", err, said)
+	return out, &smiError{err, said}
+}
+
+// smiError is a call of nvidia-smi that failed as a whole.
+type smiError struct {
+	err  error
+	said string
+}
+
+func (e *smiError) Error() string { return fmt.Sprintf("nvidia-smi: %v: %s", e.err, e.said) }
+func (e *smiError) Unwrap() error { return e.err }
+
+// blamesDriver reports whether it never got as far as a GPU.
+func (e *smiError) blamesDriver() bool {
+	for _, s := range []string{"version mismatch", "driver not loaded", "communicate with the nvidia driver"} {
+		if strings.Contains(strings.ToLower(e.said), s) {
+			return true
+		}
+	}
+	return false
 }
 
 var errHangs = errors.New("an earlier call hangs and cannot be killed")
@@ -157,7 +176,7 @@ func (m *Machine) query(ctx context.Context, fields ...string) ([]row, error) {
 func known(v string) string {
 	v = strings.TrimSpace(v)
 	bare := strings.TrimSuffix(strings.TrimPrefix(v, "["), "]")
-	for _, none := range []string{"N/A", "Not Supported", "Unknown Error", "Not Available", "Insufficient Permissions", "GPU requires reset", "Requested functionality has been deprecated"} {
+	for _, none := range []string{"N/A", "Not Supported", "Unknown Error", "Not Available", "Insufficient Permissions", "GPU requires reset", "ERR!", "Unknown", "Requested functionality has been deprecated"} {
 		if strings.EqualFold(bare, none) {
 			return ""
 		}

@@ -38,8 +38,29 @@ func New(path, phase string) (*Capture, error) {
 	return c, nil
 }
 
-// Edit lets a field of --query-gpu answer otherwise.
+// Edit lets a field of --query-gpu answer otherwise, or, as "q:KEY" or
+// "q:HEAD/KEY", a line of -q.
 func (c *Capture) Edit(field, value string) { c.edits[field] = value }
+
+// query is the answer to -q.
+func (c *Capture) query() string {
+	text := c.section(c.phase + " :: query (-q)")
+	for field, v := range c.edits {
+		key, ok := strings.CutPrefix(field, "q:")
+		if !ok {
+			continue
+		}
+		at := 0
+		if head, rest, ok := strings.Cut(key, "/"); ok {
+			key, at = rest, max(strings.Index(text, "    "+head+"\n"), 0)
+		}
+		line := regexp.MustCompile(`(?m)^( +` + regexp.QuoteMeta(key) + ` +: ).*$`)
+		if m := line.FindStringSubmatchIndex(text[at:]); m != nil {
+			text = text[:at+m[3]] + v + text[at+m[1]:]
+		}
+	}
+	return text
+}
 
 // section returns what was answered to a call whose head begins with name.
 func (c *Capture) section(name string) string {
@@ -58,7 +79,7 @@ func (c *Capture) Answer(args []string) (out string, ok bool) {
 	case all == "-L":
 		return strings.TrimRight(c.section("capabilities :: list"), "\n") + "\n", true
 	case all == "-q":
-		return c.section(c.phase + " :: query (-q)"), true
+		return c.query(), true
 	case strings.HasPrefix(all, "--query-gpu="):
 		fields, _, _ := strings.Cut(strings.TrimPrefix(args[0], "--query-gpu="), " ")
 		return c.row(strings.Split(fields, ","))
