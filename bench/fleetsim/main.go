@@ -48,6 +48,7 @@ type options struct {
 	serve    string
 	store    string
 	profiles bool
+	days     int
 }
 
 func main() {
@@ -60,6 +61,7 @@ func main() {
 	flag.DurationVar(&o.kill, "kill", 0, "kill the server this long after the rollout began, and start it again")
 	flag.IntVar(&o.atOnce, "at-once", 10, "percentage of a pool that rollouts move at once")
 	flag.BoolVar(&o.halt, "halt", false, "then drive another one that fails on more nodes than it may, and see what is flipped back")
+	flag.IntVar(&o.days, "days", 0, "then let so many days pass, as far as they leave something behind: each has a rollout over all nodes, and 20 lines of a node's story")
 	flag.DurationVar(&o.attest, "attest", 0, "have every node attest within this time, with real event logs (fetched as a Go module), then again by their hashes")
 	flag.BoolVar(&o.postgres, "postgres", false, "keep fleet state in a PostgreSQL that is started for it")
 	flag.StringVar(&o.store, "store", "", "where fleet state is kept (used by fleetsim itself)")

@@ -121,7 +121,7 @@ func (f *fleetSim) acts(ctx context.Context) error {
 	for _, part := range []struct {
 		do   bool
 		what func(context.Context) error
-	}{{f.o.attest > 0, f.attestAll}, {f.o.rollout, f.rollOut}, {f.o.halt, f.haltAndReturn}} {
+	}{{f.o.attest > 0, f.attestAll}, {f.o.rollout, f.rollOut}, {f.o.halt, f.haltAndReturn}, {f.o.days > 0, f.days}} {
 		if !part.do {
 			continue
 		}

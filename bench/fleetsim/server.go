@@ -28,6 +28,7 @@ var (
 	oldImage = "sha256:" + hex.EncodeToString(make([]byte, 32))
 	newImage = fmt.Sprintf("sha256:%064x", 1)
 	badImage = fmt.Sprintf("sha256:%064x", 2)
+	dayImage = fmt.Sprintf("sha256:%064x", 3)
 )
 
 // serve is the server under test: as `pxeserver serve` puts it together, but
@@ -110,7 +111,7 @@ func openStore(ctx context.Context, o options) (store.Store, error) {
 
 func putImages(ctx context.Context, st store.Store) error {
 	return st.Update(ctx, func(tx store.Tx) error {
-		for i, d := range []string{oldImage, newImage, badImage} {
+		for i, d := range []string{oldImage, newImage, badImage, dayImage} {
 			if err := tx.PutImage(ctx, &fleet.Image{Digest: d, Name: "sim", Version: fmt.Sprint(i + 1), Published: time.Now()}); err != nil {
 				return err
 			}

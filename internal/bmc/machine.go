@@ -30,6 +30,7 @@ func (s *Session) Machine() (*fleet.Machine, error) {
 			}
 		}
 	}
+	slices.Sort(m.MACs) // gofish fetches members at once, and returns them as they come
 	if ms, err := s.c.Service.Managers(); err == nil {
 		for _, g := range ms {
 			if g.FirmwareVersion != "" && (m.BMC.Firmware == "" || g.ManagerType == "BMC" && !isPart(g.ID, "")) {
@@ -57,6 +58,7 @@ func (s *Session) processors() []fleet.Processor {
 			out = append(out, fleet.Processor{ID: p.ID, Kind: string(p.ProcessorType), Model: oneLine(p.Model), Health: string(p.Status.Health)})
 		}
 	}
+	slices.SortFunc(out, func(a, b fleet.Processor) int { return cmp.Compare(a.ID, b.ID) })
 	return out
 }
 
@@ -153,7 +155,10 @@ func (s *Session) modern(path string) (out []fleet.Sensor) {
 			continue
 		}
 		kind := strings.ToLower(d.ReadingType)
-		if d.ReadingType == "Rotational" || d.ReadingType == "Percent" && strings.Contains(strings.ToLower(d.Name), "fan") {
+		if kind == "" { // DMTF's own mockup leaves it out
+			kind = kindOf[d.ReadingUnits]
+		}
+		if kind == "rotational" || d.ReadingType == "Percent" && strings.Contains(strings.ToLower(d.Name), "fan") {
 			kind = "fan"
 		}
 		out = append(out, fleet.Sensor{Name: oneLine(d.Name), Kind: kind, Reading: *d.Reading, Unit: unit(d.ReadingUnits),
@@ -198,6 +203,9 @@ func (s *Session) power(path string) (out []fleet.Sensor) {
 	}
 	return out
 }
+
+// kindOf is what a sensor measures, by its unit in UCUM, where it does not say.
+var kindOf = map[string]string{"Cel": "temperature", "W": "power", "V": "voltage", "A": "current", "{rev}/min": "rotational", "RPM": "rotational", "kW.h": "energykwh"}
 
 // unit makes UCUM's "Cel" readable.
 func unit(u string) string {
