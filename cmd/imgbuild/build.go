@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -64,7 +65,7 @@ Nodes of the image believe the public keys of --image-key (by default that of
 	f.StringVar(&o.serverCA, "server-ca", "", "certificate authority of the server, written by `pxeserver init`")
 	f.StringVar(&o.server, "server", "", "https address of the server (default: nodes learn it by DHCP)")
 	f.StringVar(&o.out, "out", "", "folder to write the image to (default: images/<recipe's name>)")
-	f.StringArrayVar(&o.mirrors, "mirror", nil, "store of another build host (address or folder), to ask for packages the archive has dropped")
+	f.StringArrayVar(&o.mirrors, "mirror", nil, mirrorHelp)
 	f.BoolVar(&o.offline, "offline", false, "use no network: fail if a package is neither in the store nor in a mirror that is a folder")
 	f.StringVar(&o.nodeagent, "nodeagent", "", "nodeagent program to put into the image (default: beside imgbuild)")
 	f.StringVar(&o.bootKey, "secureboot-key", "", "key that signs loader and UKIs for Secure Boot: db.key of `imgbuild sbkeys`")
@@ -77,7 +78,7 @@ Nodes of the image believe the public keys of --image-key (by default that of
 
 func runBuild(cmd *cobra.Command, common *commonOptions, o buildOptions, path string) error {
 	start := time.Now()
-	b, err := prepareBuild(o, path)
+	b, err := prepareBuild(cmd.Context(), o, path)
 	if err != nil {
 		return err
 	}
@@ -90,7 +91,7 @@ func runBuild(cmd *cobra.Command, common *commonOptions, o buildOptions, path st
 	}
 	res, err := image.Build(cmd.Context(), b)
 	if err != nil {
-		return err
+		return explainGone(cmd.Context(), b.Recipe, b.Store, err)
 	}
 	if res.Cached != "" {
 		b.Progress.Note("nothing to build: %s", res.Cached)
@@ -103,7 +104,7 @@ func runBuild(cmd *cobra.Command, common *commonOptions, o buildOptions, path st
 }
 
 // prepareBuild reads everything the command line names.
-func prepareBuild(o buildOptions, path string) (image.Options, error) {
+func prepareBuild(ctx context.Context, o buildOptions, path string) (image.Options, error) {
 	var b image.Options
 	var err error
 	if b.Recipe, err = recipe.Load(path); err != nil {
@@ -112,7 +113,7 @@ func prepareBuild(o buildOptions, path string) (image.Options, error) {
 	if o.lock == "" {
 		o.lock = defaultLock(path)
 	}
-	if b.Lock, err = readLock(o.lock, path); err != nil {
+	if b.Lock, err = readLock(ctx, o.lock, path); err != nil {
 		return b, err
 	}
 	key, err := os.ReadFile(o.key)
@@ -134,7 +135,7 @@ func prepareBuild(o buildOptions, path string) (image.Options, error) {
 	if b.Store, err = cas.Open(o.store); err != nil {
 		return b, err
 	}
-	if b.Store.Mirrors, err = absoluteMirrors(o.mirrors); err != nil {
+	if err = setMirrors(b.Store, o.mirrors); err != nil {
 		return b, err
 	}
 	b.Store.Offline = o.offline
@@ -209,7 +210,7 @@ func (o *buildOptions) agent() (string, error) {
 }
 
 // readLock reads a lock; one that cannot be used is the person's to renew.
-func readLock(name, recipePath string) (*lock.File, error) {
+func readLock(_ context.Context, name, recipePath string) (*lock.File, error) {
 	f, err := lock.Read(name)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w (for recipe %s)", image.ErrOptions, err, recipePath)

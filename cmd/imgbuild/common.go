@@ -1,8 +1,12 @@
 package main
 
 import (
+	"context"
 	"crypto/ed25519"
+	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -10,8 +14,11 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/turnout-project/turnout/cmd/internal/cli"
+	"github.com/turnout-project/turnout/internal/apt"
+	"github.com/turnout-project/turnout/internal/cas"
 	"github.com/turnout-project/turnout/internal/manifest"
 	"github.com/turnout-project/turnout/internal/progress"
+	"github.com/turnout-project/turnout/internal/recipe"
 )
 
 // commonOptions are the flags of every command.
@@ -90,6 +97,44 @@ func splitImage(arg string) (dir, ref string) {
 		return arg[:at], arg[at+1:]
 	}
 	return arg, ""
+}
+
+// mirrorHelp describes --mirror.
+const mirrorHelp = "store of another build host (address or folder), to ask for packages the archive has dropped; may be given again"
+
+// setMirrors makes store ask the mirrors that the command line names.
+func setMirrors(store *cas.Store, mirrors []string) (err error) {
+	store.Mirrors, err = absoluteMirrors(mirrors)
+	return err
+}
+
+// explainGone adds to the error of a package that is gone from every source
+// what there is in its place, and what to do. Other errors stay as they are.
+func explainGone(ctx context.Context, r *recipe.Recipe, store *cas.Store, err error) error {
+	var gone *cas.GoneError
+	if !errors.As(err, &gone) {
+		return err
+	}
+	name, _, _ := strings.Cut(gone.Item.Name, " ")
+	const kept = "name a store that kept it with --mirror"
+	if store.Offline {
+		return fmt.Errorf("%w; the archives were not asked (--offline): %s", err, kept)
+	}
+	versions, verr := apt.Versions(ctx, r, name, apt.Options{CacheDir: filepath.Join(store.Dir(), "apt")})
+	switch {
+	case verr != nil:
+		return fmt.Errorf("%w; which versions the archives have cannot be told: %w; %s", err, verr, kept)
+	case len(versions) == 0:
+		return fmt.Errorf("%w; the archives have no package %s any more: %s, or make the lock anew with `imgbuild lock %s --update`", err, name, kept, r.Path)
+	}
+	return fmt.Errorf("%w; the archives have %s %s: `imgbuild lock %s --update %s` moves it alone, or %s", err, name, strings.Join(versions, ", "), r.Path, name, kept)
+}
+
+// writeJSON writes v for a script.
+func writeJSON(w io.Writer, v any) error {
+	enc := json.NewEncoder(w)
+	enc.SetIndent("", "  ")
+	return enc.Encode(v)
 }
 
 // absoluteMirrors makes the mirrors that are folders absolute.

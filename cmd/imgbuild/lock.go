@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"path/filepath"
 	"slices"
 	"time"
 
@@ -25,41 +24,76 @@ type lockOptions struct {
 	store   string
 	mirrors []string
 	check   bool
+	diff    bool
 	update  bool
 	noFetch bool
+	output  string
+	names   []string // packages to move; none with update: all
 }
 
 func newLockCommand(common *commonOptions) *cobra.Command {
 	var o lockOptions
 	cmd := &cobra.Command{
-		Use:   "lock RECIPE",
+		Use:   "lock RECIPE [--update [PACKAGE...]]",
 		Short: "Resolve every package of a recipe to an exact version and hash",
 		Long: `Writes the lock file of a recipe: every package by version, size and SHA-256, as
 apt itself resolves it from the recipe's signed archives, and downloads the
 packages into the store, since archives drop old versions within weeks.
 
 A lock that answers the recipe is kept as it is, so that builds do not change
-until someone asks. It is made anew, and what moved is printed, when the recipe
-asks for something else, when a package of it is gone from the archives and from
-the store, or with --update.
-` + exitCodes,
+until someone asks. When the recipe asks for something else, or with --update,
+it is made anew, and what moved is printed.
+
+With names of packages behind it, --update moves these, what their dependencies
+force, and what the recipe asks for and the lock does not have; every other
+package keeps its exact version and hash, also one that the archives have dropped
+since. Each move is printed with its reason. The parts of a GPU driver move
+together; the name of the kernel's package takes the newest that the recipe
+allows.
+
+--diff shows what --update (with the names, if there are any) would move, and
+writes nothing. --check says whether the lock answers the recipe, and if not, why.
+
+Exit status: 0 done; of --diff: nothing would move; 1 failed; of --diff: something
+would move; 2 the recipe, the lock or the command line is wrong; of --check: the
+lock does not answer the recipe.`,
 		Example: `  imgbuild lock recipes/rack-base.yaml
-  imgbuild lock recipes/rack-base.yaml --update   # take what the archive has today
-  imgbuild lock recipes/rack-base.yaml --check    # in CI: does the lock answer the recipe?`,
-		Args: cli.OneArg("a recipe"),
-		RunE: func(cmd *cobra.Command, args []string) error { return runLock(cmd, common, o, args[0]) },
+  imgbuild lock recipes/rack-base.yaml --update               # take what the archive has today
+  imgbuild lock recipes/rack-base.yaml --update openssh-server systemd
+  imgbuild lock recipes/rack-base.yaml --diff -o json         # what would move?
+  imgbuild lock recipes/rack-base.yaml --check                # in CI: does the lock answer the recipe?`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return cli.Usagef(cmd, "want at least one argument, a recipe")
+			}
+			if len(args) > 1 && !o.update {
+				return cli.Usagef(cmd, "unexpected argument %q: packages are named with --update", args[1])
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			o.names = args[1:]
+			return runLock(cmd, common, o, args[0])
+		},
 	}
 	f := cmd.Flags()
 	f.StringVar(&o.out, "out", "", "lock file (default: the recipe's path with .lock.json)")
 	f.BoolVar(&o.check, "check", false, "only say whether the lock answers the recipe; exit status 2 if not")
-	f.BoolVar(&o.update, "update", false, "resolve anew even if the lock answers the recipe")
+	f.BoolVar(&o.diff, "diff", false, "only show what an update would move; exit status 1 if anything would")
+	f.BoolVar(&o.update, "update", false, "resolve anew even if the lock answers the recipe; with names of packages: move only these")
 	f.BoolVar(&o.noFetch, "no-fetch", false, "do not download the packages")
-	f.StringArrayVar(&o.mirrors, "mirror", nil, "store of another build host (address or folder), to ask for packages the archive has dropped")
+	f.StringVarP(&o.output, "output", "o", "text", "output of --diff and --check: text or json")
+	f.StringArrayVar(&o.mirrors, "mirror", nil, mirrorHelp)
 	addStoreFlag(cmd, &o.store)
+	cmd.MarkFlagsMutuallyExclusive("check", "diff")
+	cmd.MarkFlagsMutuallyExclusive("check", "update")
 	return cmd
 }
 
 func runLock(cmd *cobra.Command, common *commonOptions, o lockOptions, path string) error {
+	if o.output != "text" && o.output != "json" {
+		return cli.Usagef(cmd, "--output %q: want text or json", o.output)
+	}
 	r, err := recipe.Load(path)
 	if err != nil {
 		return err
@@ -68,13 +102,13 @@ func runLock(cmd *cobra.Command, common *commonOptions, o lockOptions, path stri
 		o.out = defaultLock(path)
 	}
 	if o.check {
-		return checkLock(cmd, r, o.out)
+		return checkLock(cmd, r, o)
 	}
 	store, err := cas.Open(o.store)
 	if err != nil {
 		return err
 	}
-	if store.Mirrors, err = absoluteMirrors(o.mirrors); err != nil {
+	if err := setMirrors(store, o.mirrors); err != nil {
 		return err
 	}
 	p, err := common.reporter(cmd)
@@ -83,19 +117,45 @@ func runLock(cmd *cobra.Command, common *commonOptions, o lockOptions, path stri
 	}
 	defer p.Close()
 	l := &locker{cmd: cmd, options: o, recipe: r, store: store, progress: p}
+	if o.diff {
+		return l.diff(cmd.Context())
+	}
 	return l.run(cmd.Context())
 }
 
 // checkLock answers --check.
-func checkLock(cmd *cobra.Command, r *recipe.Recipe, name string) error {
-	f, err := readLock(name, r.Path)
+func checkLock(cmd *cobra.Command, r *recipe.Recipe, o lockOptions) error {
+	f, err := readLock(cmd.Context(), o.out, r.Path)
 	if err != nil {
 		return err
 	}
-	if err := lock.Check(r, f); err != nil {
+	err = lock.Check(r, f)
+	var stale *lock.StaleError
+	if err != nil && !errors.As(err, &stale) {
 		return err
 	}
-	fmt.Fprintf(cmd.OutOrStdout(), "%s answers %s\n", name, r.Path)
+	if o.output == "json" {
+		doc := struct {
+			Lock    string   `json:"lock"`
+			Recipe  string   `json:"recipe"`
+			Current bool     `json:"current"`
+			Reasons []string `json:"reasons,omitempty"`
+		}{Lock: o.out, Recipe: r.Path, Current: err == nil}
+		if stale != nil {
+			doc.Reasons = stale.Reasons
+		}
+		if err := writeJSON(cmd.OutOrStdout(), doc); err != nil {
+			return err
+		}
+		if stale != nil {
+			return foundError{exitUsage}
+		}
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(cmd.OutOrStdout(), "%s answers %s\n", o.out, r.Path)
 	return nil
 }
 
@@ -110,41 +170,51 @@ type locker struct {
 
 // run keeps the lock if it can, and makes a new one otherwise.
 func (l *locker) run(ctx context.Context) error {
-	old, err := lock.Read(l.options.out)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) && !l.options.update {
-		return fmt.Errorf("%w: %w; repair it, or make it anew with --update", image.ErrOptions, err)
+	old, err := l.old()
+	if err != nil {
+		return err
 	}
 	why := ""
 	var stale *lock.StaleError
 	switch {
+	case len(l.options.names) > 0:
+		return l.move(ctx, old)
 	case old == nil:
 	case l.options.update:
 		why = "--update was given"
 	case errors.As(lock.Check(l.recipe, old), &stale):
 		why = stale.Reasons[0]
 	default:
-		err := l.fetch(ctx, old)
-		var gone *cas.GoneError
-		if err == nil {
-			l.printf("%s is kept: it answers the recipe\n", l.options.out)
-			return l.summary(old)
-		}
-		if !errors.As(err, &gone) {
+		if err := l.fetch(ctx, old); err != nil {
 			return err
 		}
-		why = gone.Item.Name + " is gone from the archives and from the store"
+		l.printf("%s is kept: it answers the recipe\n", l.options.out)
+		return l.summary(old)
 	}
 	return l.renew(ctx, old, why)
 }
 
+// old reads the lock there is; nil if there is none.
+func (l *locker) old() (*lock.File, error) {
+	old, err := lock.Read(l.options.out)
+	switch {
+	case err == nil:
+		return old, nil
+	case errors.Is(err, fs.ErrNotExist) && len(l.options.names) == 0 && !l.options.diff,
+		l.options.update && len(l.options.names) == 0 && !l.options.diff:
+		return nil, nil
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, fmt.Errorf("%w: %w", image.ErrOptions, err)
+	}
+	return nil, fmt.Errorf("%w: %w; repair it, or make it anew with --update", image.ErrOptions, err)
+}
+
 // renew resolves the recipe and replaces the lock.
 func (l *locker) renew(ctx context.Context, old *lock.File, why string) error {
-	task := l.progress.Start("resolve packages", progress.Items)
-	f, err := apt.Resolve(ctx, l.recipe, apt.Options{CacheDir: filepath.Join(l.store.Dir(), "apt")})
+	f, err := l.resolve(ctx)
 	if err != nil {
 		return err
 	}
-	task.End(fmt.Sprintf("%d packages", len(f.Packages)))
 	if err := l.fetch(ctx, f); err != nil {
 		return err
 	}
@@ -153,22 +223,26 @@ func (l *locker) renew(ctx context.Context, old *lock.File, why string) error {
 	}
 	if old != nil {
 		l.printf("%s is new: %s\n", l.options.out, why)
-		changes := lock.Diff(old, f)
-		for _, c := range changes {
-			l.printf("  %s\n", c)
-		}
-		if len(changes) == 0 {
-			l.printf("  no package moved\n")
-		}
+		l.list(lock.Diff(old, f))
 	}
 	return l.summary(f)
+}
+
+func (l *locker) resolve(ctx context.Context) (*lock.File, error) {
+	task := l.progress.Start("resolve packages", progress.Items)
+	f, err := apt.Resolve(ctx, l.recipe, l.apt())
+	if err != nil {
+		return nil, err
+	}
+	task.End(fmt.Sprintf("%d packages", len(f.Packages)))
+	return f, nil
 }
 
 func (l *locker) fetch(ctx context.Context, f *lock.File) error {
 	if l.options.noFetch {
 		return nil
 	}
-	return image.Fetch(ctx, l.store, f, l.progress)
+	return explainGone(ctx, l.recipe, l.store, image.Fetch(ctx, l.store, f, l.progress))
 }
 
 func (l *locker) summary(f *lock.File) error {

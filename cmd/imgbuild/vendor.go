@@ -42,7 +42,7 @@ read and checked; those that went bad are replaced.
 	f := cmd.Flags()
 	f.StringVar(&o.lock, "lock", "", "lock file (default: the recipe's path with .lock.json)")
 	f.StringVar(&o.out, "out", "", "folder to copy to")
-	f.StringArrayVar(&o.mirrors, "mirror", nil, "store of another build host (address or folder), to ask for packages the archive has dropped")
+	f.StringArrayVar(&o.mirrors, "mirror", nil, mirrorHelp)
 	f.BoolVar(&o.offline, "offline", false, "use no network: only what is in the store and in mirrors that are folders")
 	addStoreFlag(cmd, &o.store)
 	return cmd
@@ -59,7 +59,7 @@ func runVendor(cmd *cobra.Command, common *commonOptions, o vendorOptions, path 
 	if o.lock == "" {
 		o.lock = defaultLock(path)
 	}
-	f, err := readLock(o.lock, path)
+	f, err := readLock(cmd.Context(), o.lock, path)
 	if err != nil {
 		return err
 	}
@@ -70,7 +70,7 @@ func runVendor(cmd *cobra.Command, common *commonOptions, o vendorOptions, path 
 	if err != nil {
 		return err
 	}
-	if store.Mirrors, err = absoluteMirrors(o.mirrors); err != nil {
+	if err := setMirrors(store, o.mirrors); err != nil {
 		return err
 	}
 	store.Offline = o.offline
@@ -82,7 +82,7 @@ func runVendor(cmd *cobra.Command, common *commonOptions, o vendorOptions, path 
 	name := filepath.Base(o.lock)
 	files, bytes, err := image.Vendor(cmd.Context(), store, f, o.out, name, p)
 	if err != nil {
-		return err
+		return explainGone(cmd.Context(), r, store, err)
 	}
 	fmt.Fprintf(cmd.OutOrStdout(), "%s: %d files, %s, and %s\n", o.out, files, progress.Size(bytes), name)
 	return nil

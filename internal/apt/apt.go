@@ -26,6 +26,9 @@ import (
 type Options struct {
 	CacheDir string       // where indexes are kept from one run to the next; shared by processes
 	Log      *slog.Logger // nil is quiet
+	// Package brings a package to this host and returns its path. Update asks
+	// it for the dependencies of packages that the archives have dropped.
+	Package func(ctx context.Context, p lock.Package) (path string, err error)
 }
 
 // tools are the packages an image is built with, but does not contain:
@@ -37,36 +40,61 @@ var tools = []string{"systemd-boot-efi"}
 // depend on (no recommendations). A request that cannot be met is a
 // *recipe.Error at the line of the package that is the cause.
 func Resolve(ctx context.Context, r *recipe.Recipe, o Options) (*lock.File, error) {
+	a, ix, f, err := prepare(ctx, r, o)
+	if err != nil {
+		return nil, err
+	}
+	defer a.close()
+	if err := choose(ctx, a, ix, r, f); err != nil {
+		return nil, err
+	}
+	return f, f.Validate()
+}
+
+// prepare opens a root with fresh, verified indexes, and begins the lock that
+// is resolved from them. The caller closes the root.
+func prepare(ctx context.Context, r *recipe.Recipe, o Options) (*root, *index, *lock.File, error) {
 	log := o.Log
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
 	a, err := openRoot(ctx, r, o.CacheDir)
 	if err != nil {
-		return nil, err
+		return nil, nil, nil, err
 	}
-	defer a.close()
+	fail := func(err error) (*root, *index, *lock.File, error) {
+		a.close()
+		return nil, nil, nil, err
+	}
 	log.Info("reading the indexes of the archives", "sources", len(r.Base.Sources))
 	if err := a.update(ctx, r); err != nil {
-		return nil, err
+		return fail(err)
 	}
 	targets, err := a.targets(ctx, r)
 	if err != nil {
-		return nil, err
+		return fail(err)
 	}
 	ix, err := readIndex(targets)
 	if err != nil {
-		return nil, err
+		return fail(err)
 	}
 	f := &lock.File{Version: lock.Version, Recipe: r.Request, Name: r.Name, Architecture: r.Architecture}
 	if err := describeIndexes(ctx, f, targets, r.Base.Keyring); err != nil {
-		return nil, err
+		return fail(err)
 	}
 	log.Info("choosing packages", "available", len(ix.stanzas))
-	if err := choose(ctx, a, ix, r, f); err != nil {
+	return a, ix, f, nil
+}
+
+// Versions returns the versions of a package that the archives of r have, the
+// newest first.
+func Versions(ctx context.Context, r *recipe.Recipe, name string, o Options) ([]string, error) {
+	a, ix, _, err := prepare(ctx, r, o)
+	if err != nil {
 		return nil, err
 	}
-	return f, f.Validate()
+	a.close()
+	return ix.versions(name), nil
 }
 
 // choose fills in the packages of f.
@@ -96,27 +124,31 @@ func choose(ctx context.Context, a *root, ix *index, r *recipe.Recipe, f *lock.F
 		f.Packages = append(f.Packages, s.locked(essential[s.name]))
 	}
 	f.Kernel = want.kernel
-	if f.Tools, err = a.tools(ctx, ix, want); err != nil {
+	if f.Tools, err = a.tools(ctx, ix); err != nil {
 		return err
 	}
 	if d != nil {
-		if f.Build, err = a.build(ctx, ix, r, want, d); err != nil {
+		if f.Build, err = a.build(ctx, ix, r, want.kernel, d); err != nil {
 			return err
 		}
 	}
+	return finish(r, f, chosen)
+}
+
+// finish orders the packages of f and refuses sets that cannot work.
+func finish(r *recipe.Recipe, f *lock.File, chosen []*stanza) error {
 	byName := func(a, b lock.Package) int { return strings.Compare(a.Name, b.Name) }
 	slices.SortFunc(f.Packages, byName)
 	slices.SortFunc(f.Tools, byName)
 	slices.SortFunc(f.Build, byName)
-	if err := oneKernel(r, want.kernel, chosen); err != nil {
+	if err := oneKernel(r, f.Kernel, chosen); err != nil {
 		return err
 	}
 	return families(r, f)
 }
 
-// tools finds the build tools, in the version of the systemd that the image
-// has if the archive has them in it.
-func (a *root) tools(ctx context.Context, ix *index, want *request) ([]lock.Package, error) {
+// tools finds the build tools, the newest that the archives have.
+func (a *root) tools(ctx context.Context, ix *index) ([]lock.Package, error) {
 	var locked []lock.Package
 	for _, name := range tools {
 		if len(ix.byName[name]) == 0 {

@@ -144,8 +144,8 @@ func headers(kernel string) string {
 // build chooses the root in which d's modules are compiled for the kernel:
 // what Debian calls essential, the compiler, and the sources themselves,
 // whose dependencies are of the image's concern.
-func (a *root) build(ctx context.Context, ix *index, r *recipe.Recipe, want *request, d *driver) ([]lock.Package, error) {
-	h := headers(want.kernel)
+func (a *root) build(ctx context.Context, ix *index, r *recipe.Recipe, kernel string, d *driver) ([]lock.Package, error) {
+	h := headers(kernel)
 	if err := ix.exists(r, "kernel.package", h); err != nil {
 		return nil, err
 	}

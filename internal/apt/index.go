@@ -20,6 +20,8 @@ type stanza struct {
 	sha256                      string
 	depends, preDepends         string
 	provides                    string
+	conflicts, breaks           string
+	text                        string // the whole stanza
 }
 
 func (s *stanza) locked(essential bool) lock.Package {
@@ -100,10 +102,11 @@ func (ix *index) add(s *stanza) {
 }
 
 func parseStanza(text, archive string) (*stanza, error) {
-	s := &stanza{}
+	s := &stanza{text: text}
 	var size, filename string
 	fields := map[string]*string{"Package": &s.name, "Version": &s.version, "Architecture": &s.arch, "Source": &s.source,
-		"Size": &size, "SHA256": &s.sha256, "Filename": &filename, "Depends": &s.depends, "Pre-Depends": &s.preDepends, "Provides": &s.provides}
+		"Size": &size, "SHA256": &s.sha256, "Filename": &filename, "Depends": &s.depends, "Pre-Depends": &s.preDepends, "Provides": &s.provides,
+		"Conflicts": &s.conflicts, "Breaks": &s.breaks}
 	for line := range strings.SplitSeq(text, "\n") {
 		name, value, ok := strings.Cut(line, ":")
 		if !ok || line[0] == ' ' || line[0] == '\t' {

@@ -49,20 +49,27 @@ func (ix *index) request(r *recipe.Recipe) (*request, error) {
 // add asks for the packages of one list of the recipe.
 func (q *request) add(ix *index, r *recipe.Recipe, list string, packages []string) error {
 	for i, p := range packages {
-		field := fmt.Sprintf("%s[%d]", list, i)
-		name, pin, pinned := strings.Cut(p, "=")
-		if err := ix.exists(r, field, name); err != nil {
+		if err := q.addOne(ix, r, fmt.Sprintf("%s[%d]", list, i), p); err != nil {
 			return err
 		}
-		if pinned {
-			s, err := ix.version(r, field, name, pin)
-			if err != nil {
-				return err
-			}
-			q.pins[name] = s.version
-		}
-		q.names = append(q.names, name)
 	}
+	return nil
+}
+
+// addOne asks for a package, "name" or "name=version".
+func (q *request) addOne(ix *index, r *recipe.Recipe, field, p string) error {
+	name, pin, pinned := strings.Cut(p, "=")
+	if err := ix.exists(r, field, name); err != nil {
+		return err
+	}
+	if pinned {
+		s, err := ix.version(r, field, name, pin)
+		if err != nil {
+			return err
+		}
+		q.pins[name] = s.version
+	}
+	q.names = append(q.names, name)
 	return nil
 }
 
@@ -179,8 +186,9 @@ func (ix *index) exists(r *recipe.Recipe, field, name string) error {
 }
 
 // install asks apt's solver for the packages and all they depend on.
+// It returns what would be downloaded.
 func (a *root) install(ctx context.Context, ix *index, r *recipe.Recipe, names []string) ([]*stanza, error) {
-	out, err := a.run(ctx, "apt-get", append([]string{"-qq", "-y", "--print-uris", "install"}, names...)...)
+	out, err := a.run(ctx, "apt-get", slices.Concat([]string{"-qq", "-y", "--print-uris", "install"}, names)...)
 	var ce *commandError
 	if !errors.As(err, &ce) {
 		if err != nil {
@@ -189,7 +197,7 @@ func (a *root) install(ctx context.Context, ix *index, r *recipe.Recipe, names [
 		return ix.printed(out)
 	}
 	// Quiet, apt does not say why; ask again.
-	if _, err = a.run(ctx, "apt-get", append([]string{"-q", "-y", "-s", "install"}, names...)...); errors.As(err, &ce) {
+	if _, err = a.run(ctx, "apt-get", slices.Concat([]string{"-q", "-y", "-s", "install"}, names)...); errors.As(err, &ce) {
 		return nil, ix.explainInstall(r, ce)
 	}
 	return nil, ce

@@ -57,7 +57,7 @@ func openRoot(ctx context.Context, r *recipe.Recipe, cache string) (*root, error
 	if err := a.hold(ctx); err != nil {
 		return nil, err
 	}
-	for name, text := range map[string]string{"apt.conf": a.config(), "etc/apt/sources.list": list, "etc/apt/preferences": "", "var/lib/dpkg/status": ""} {
+	for name, text := range map[string]string{"apt.conf": a.config(), "etc/apt/sources.list": list, "etc/apt/preferences": "", "var/lib/dpkg/status": "", "var/lib/apt/extended_states": ""} {
 		if err := os.WriteFile(filepath.Join(a.dir, name), []byte(text), 0o644); err != nil {
 			a.close()
 			return nil, fmt.Errorf("apt cache: %w", err)
@@ -104,6 +104,7 @@ APT::Architectures { %q; };
 APT::Install-Recommends "false";
 APT::Install-Suggests "false";
 APT::Sandbox::User "root";
+APT::Protect-Kernels "false";
 APT::Update::Error-Mode "any";
 pkgCacheGen::ForceEssential ",";
 Acquire::Languages "none";

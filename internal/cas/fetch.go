@@ -38,7 +38,7 @@ func (e *GoneError) Error() string {
 	for _, err := range e.Sources {
 		why = append(why, err.Error())
 	}
-	return fmt.Sprintf("%s (sha256 %.12s…) is gone from every source: %s; name a store that kept it, or run `imgbuild lock` for what the archive has now",
+	return fmt.Sprintf("%s (sha256 %.12s…) is gone from every source: %s",
 		e.Item.Name, e.Item.SHA256, strings.Join(why, "; "))
 }
 

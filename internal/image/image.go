@@ -187,12 +187,7 @@ func (b *build) keep(key, name string, write func(path string) error) (string, e
 
 // make builds the unsigned image as an OCI layout at path.
 func (b *build) make(ctx context.Context, path string) error {
-	err := Fetch(ctx, b.Store, b.Lock, b.Progress)
-	var gone *cas.GoneError
-	if errors.As(err, &gone) {
-		return fmt.Errorf("%w; run `imgbuild lock --update`, or name a store that kept it with --mirror", err)
-	}
-	if err != nil {
+	if err := Fetch(ctx, b.Store, b.Lock, b.Progress); err != nil {
 		return err
 	}
 	r, err := b.root(ctx)

@@ -8,17 +8,23 @@ import (
 
 // Change is one package that differs between two locks.
 type Change struct {
-	Name string
-	Old  string // version; "" for a package that was added
-	New  string // version; "" for one that was removed
+	Name string `json:"name"`
+	Old  string `json:"old,omitempty"` // version; "" for a package that was added
+	New  string `json:"new,omitempty"` // version; "" for one that was removed
 	// Rebuilt tells that the bytes moved though the version did not.
-	Rebuilt bool
-	Tool    bool // of Tools or Build, not of Packages
+	Rebuilt bool   `json:"rebuilt,omitempty"`
+	Tool    bool   `json:"tool,omitempty"` // of Tools or Build, not of Packages
+	Why     string `json:"why,omitempty"`  // the reason, if whoever compared knows it; Diff does not
 }
 
 // String returns one line for a person, such as
 // "linux-image-6.1.0-50-amd64 6.1.176-1 → 6.1.192-3".
 func (c Change) String() string {
+	if c.Why != "" {
+		why := c.Why
+		c.Why = ""
+		return c.String() + " (" + why + ")"
+	}
 	name := c.Name
 	if c.Tool {
 		name += " (build tool)"
