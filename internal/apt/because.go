@@ -31,7 +31,7 @@ func (m *mover) because(name string, before map[string]*stanza, loaded []*stanza
 			continue
 		}
 		for _, rel := range s.relations(s.conflicts, s.breaks) {
-			if rel.name == name && (before[name] == nil || rel.admits(before[name].version)) {
+			if rel.name == name && (before == nil || before[name] != nil && rel.admits(before[name].version)) {
 				return fmt.Sprintf("%s %s does not go with %s", s.name, s.version, rel)
 			}
 		}
