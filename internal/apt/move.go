@@ -279,7 +279,7 @@ func (m *mover) move(ctx context.Context, have []lock.Package, args, manual []st
 	for _, name := range gone {
 		if slices.Contains(manual, name) {
 			return nil, m.r.Errorf(fieldOf(m.r, name), "move "+name+" too, or less at once",
-				"what was asked for goes with %s no longer: %s", name, m.because(name, after, loaded))
+				"what was asked for goes with %s no longer: %s", name, m.because(name, installed, loaded))
 		}
 	}
 	m.explain(installed, after, loaded)
