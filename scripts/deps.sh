@@ -11,7 +11,7 @@ squashfs-tools xz-utils zstd cpio binutils
 cryptsetup-bin systemd-boot-efi tpm2-tools sbsigntool
 apt dpkg debian-archive-keyring gpg gpgv gnupg dnsmasq-base busybox-static
 chromium chromium-driver
-qemu-system-arm qemu-efi-aarch64 tcpdump
+qemu-system-arm qemu-efi-aarch64 tcpdump isc-dhcp-relay ipxe
 postgresql nginx
 "
 

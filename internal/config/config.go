@@ -78,7 +78,7 @@ type DHCP struct {
 
 	Reservations map[string]string `yaml:"reservations"` // MAC -> address in Subnet
 	Subnets      []Network         `yaml:"subnets"`      // more of them
-	Relays       []string          `yaml:"relays"`       // networks that relays may sit in; none: those that are served
+	Relays       []string          `yaml:"relays"`       // networks that relays may sit in; none: private ones, and those that are served
 	Profiles     []Profile         `yaml:"profiles"`     // first match wins
 }
 

@@ -86,7 +86,7 @@ dhcp:
   # server (this server's address as seen from there):
   # [{"subnet": "10.78.0.0/24", "router": "10.78.0.1", "reservations": {}}]
   subnets: {{networks .DHCP.Subnets}}
-  # Networks that relays may sit in. None: those whose addresses are leased.
+  # Networks that relays may sit in. None: any at a private address, or in a subnet above.
   relays: {{list .DHCP.Relays}}
   # Shapes of replies (plain, direct, boot-server, header; see docs/netboot.md) for firmware
   # that needs another, by start of option 60, start of MAC, processor; the first match wins:

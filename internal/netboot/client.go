@@ -131,6 +131,8 @@ func (c Client) CannotBoot() string {
 	switch {
 	case !c.Kind.Boots():
 		return "asks for an address only"
+	case c.Arch == ArchRPi || c.Kind == KindBIOS && raspberry(c.MAC):
+		return "the Raspberry Pi's boot ROM cannot start a UKI: put UEFI firmware for it on its card, which then asks as UEFI"
 	case c.Kind == KindBIOS || c.Arch == ArchBIOSHTTP:
 		return "BIOS firmware cannot start a UKI: enable UEFI boot in the machine's setup"
 	case c.HasArch && c.Arch == ArchBIOS:
@@ -141,6 +143,17 @@ func (c Client) CannotBoot() string {
 		return fmt.Sprintf("architecture type %d (option 93) has no image", c.Arch)
 	}
 	return ""
+}
+
+// raspberry knows the maker's addresses: the boot ROM says that it is a PC
+// BIOS.
+func raspberry(mac fleet.MAC) bool {
+	for _, start := range []string{"b8:27:eb", "dc:a6:32", "e4:5f:01", "28:cd:c1", "d8:3a:dd", "2c:cf:67", "88:a2:9e"} {
+		if strings.HasPrefix(string(mac), start) {
+			return true
+		}
+	}
+	return false
 }
 
 // ParseClient reads what m says of its sender. It never fails: what is

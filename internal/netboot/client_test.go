@@ -55,6 +55,7 @@ func TestKind(t *testing.T) {
 		{"FlexBoot: option 175 only", []any{60, pxeX64, 93, "\x00\x07", 175, "\x01\x01\x00"}, KindIPXE, "amd64", true},
 		{"iPXE on BIOS", []any{60, "PXEClient:Arch:00000:UNDI:002001", 93, "\x00\x00", 77, "iPXE"}, KindIPXE, "386", false},
 		{"U-Boot", []any{60, "U-Boot.armv8", 93, "\x00\x16"}, KindUBoot, "arm64", true},
+		{"Raspberry Pi with a number of its own", []any{60, "PXEClient:Arch:00041:UNDI:002001", 93, "\x00\x29"}, KindUEFIPXE, "arm64", false},
 		{"our agent", []any{60, "turnout-nodeagent"}, KindNodeAgent, "", false},
 		{"Linux", []any{60, "udhcp 1.36"}, KindOS, "", false},
 		{"nothing", nil, KindOS, "", false},

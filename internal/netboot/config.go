@@ -63,7 +63,7 @@ type Config struct {
 	OfferHTTPS bool
 
 	// Relays are the networks that relay agents may sit in; requests through
-	// others are ignored. nil: any relay whose network we serve.
+	// others are ignored. nil: any at a private address, or in a Subnet.
 	Relays   []netip.Prefix
 	Profiles []ProfileRule // first match wins; none: the mode's default
 

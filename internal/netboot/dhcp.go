@@ -90,8 +90,7 @@ func (e *engine) parse(b []byte, a arrival) (*request, string) {
 		e.log.Debug("dhcp: request without hardware address or client identifier", "from", a.src)
 		return nil, "no hardware address and no client identifier"
 	}
-	if g := r.client.Relay; g.IsValid() && len(e.cfg.Relays) > 0 &&
-		!slices.ContainsFunc(e.cfg.Relays, func(p netip.Prefix) bool { return p.Contains(g) }) {
+	if g := r.client.Relay; g.IsValid() && !e.knowsRelay(g) {
 		e.stats.Ignored.Add(1)
 		e.log.Debug("dhcp: relay is not one of ours", "relay", g, "from", a.src)
 		return nil, "relay " + g.String() + " is not one of ours"
@@ -100,6 +99,18 @@ func (e *engine) parse(b []byte, a arrival) (*request, string) {
 	e.noteIdentity(r)
 	return r, ""
 }
+
+// knowsRelay reports whether answers may go to g. Anybody can write any
+// address into a request as that of a relay: if no relays are configured, it
+// must be in a network of ours, or a private one (RFC 1918, RFC 6598).
+func (e *engine) knowsRelay(g netip.Addr) bool {
+	if len(e.cfg.Relays) > 0 {
+		return slices.ContainsFunc(e.cfg.Relays, func(p netip.Prefix) bool { return p.Contains(g) })
+	}
+	return e.subnetOf(g) != nil || g.IsPrivate() || sharedSpace.Contains(g)
+}
+
+var sharedSpace = netip.MustParsePrefix("100.64.0.0/10")
 
 func (e *engine) answer(ctx context.Context, r *request) *reply {
 	if r.bootServer {
@@ -257,6 +268,9 @@ func (e *engine) request(ctx context.Context, r *request) *reply {
 		e.watch.requested(r.client.Key())
 		r.why = "client chose the server " + chosen.String()
 		e.log.Debug("dhcp: client chose another server", "client", r.client.Name(), "server", chosen)
+		if r.client.Kind.Boots() && e.watch.once(r.client.Key(), "elsewhere:"+chosen.String(), e.now(), 10*time.Minute) {
+			e.event("dhcp.elsewhere", r.client, fmt.Sprintf("took an address from another DHCP server, %s: it boots what that one names; turn it off, or use mode proxy", chosen))
+		}
 		return nil
 	}
 	want := optionAddr(r.msg, dhcpv4.OptionRequestedIPAddress)
@@ -298,7 +312,7 @@ func (e *engine) nak(r *request, why string) *reply {
 	p := &reply{msg: m, from: r.server, ifindex: r.ifindex, to: netip.AddrPortFrom(broadcastAll, clientPort)}
 	if r.client.Relay.IsValid() {
 		m.Flags |= 0x8000 // RFC 2131 section 4.3.2: have the relay broadcast it
-		p.to, p.ifindex = netip.AddrPortFrom(r.client.Relay, serverPort), 0
+		p.to, p.ifindex = r.relayPort(), 0
 	}
 	return p
 }

@@ -157,6 +157,16 @@ func TestRelay(t *testing.T) {
 	if n.to != netip.AddrPortFrom(giaddr, 67) || opt(n, 82) != info || n.msg.Flags != 0x8000 {
 		t.Errorf("NAK to %s with 82 %x", n.to, opt(n, 82))
 	}
+	// A relay that sends from another port gets its answers there (RFC 8357).
+	other := far
+	other.src = netip.AddrPortFrom(giaddr, 12067)
+	for sub, port := range map[string]uint16{info + "\x13\x00": 12067, info: 67, info + "\x13\x02ab": 67} {
+		for _, m := range []*dhcpv4.DHCPv4{relayed(packet(msgDiscover, mac1), sub), relayed(packet(msgRequest, mac1, 50, netip.MustParseAddr("10.9.9.9")), sub)} {
+			if r := b.send(m, other); r == nil || r.to != netip.AddrPortFrom(giaddr, port) || opt(r, 82) != sub {
+				t.Errorf("82 % x: %+v; want it at port %d", sub, r, port)
+			}
+		}
+	}
 	// Link selection (5) chooses the subnet, server identifier override (11) the name we go by.
 	giaddr = netip.MustParseAddr("172.16.255.1")
 	sonic := "\x05\x04\x0a\x4d\x00\x01\x0b\x04\xac\x10\xff\x01"

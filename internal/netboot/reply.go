@@ -46,7 +46,7 @@ func (e *engine) address(m *dhcpv4.DHCPv4, r *request) *reply {
 	p := &reply{msg: m, from: r.server, ifindex: r.ifindex}
 	switch ciaddr := addr4(r.msg.ClientIPAddr); {
 	case r.client.Relay.IsValid():
-		p.to, p.ifindex = netip.AddrPortFrom(r.client.Relay, serverPort), 0
+		p.to, p.ifindex = r.relayPort(), 0
 	case ciaddr.IsValid() && !ciaddr.IsUnspecified():
 		p.to, p.ifindex = netip.AddrPortFrom(ciaddr, clientPort), 0
 	case r.msg.IsBroadcast() || len(m.ClientHWAddr) != 6 || addr4(m.YourIPAddr).IsUnspecified():
@@ -55,4 +55,14 @@ func (e *engine) address(m *dhcpv4.DHCPv4, r *request) *reply {
 		p.to, p.hw = netip.AddrPortFrom(addr4(m.YourIPAddr), clientPort), m.ClientHWAddr
 	}
 	return p
+}
+
+// relayPort is where a relay wants its replies: at port 67, or at the port it
+// sent from if it says so with sub-option 19 of option 82 (RFC 8357).
+func (r *request) relayPort() netip.AddrPort {
+	port := uint16(serverPort)
+	if v, ok := relaySuboptions(r.msg)[19]; ok && len(v) == 0 && r.src.Port() != 0 {
+		port = r.src.Port()
+	}
+	return netip.AddrPortFrom(r.client.Relay, port)
 }

@@ -26,7 +26,7 @@ type Server struct {
 	Leases LeaseStore   // nil: leases are forgotten at exit
 	Log    *slog.Logger // nil: quiet
 	// Events is told what operators should see, in words: "dhcp.offer",
-	// "dhcp.ack", "dhcp.ignored", "dhcp.refused", "dhcp.unanswered",
+	// "dhcp.ack", "dhcp.ignored", "dhcp.refused", "dhcp.unanswered", "dhcp.elsewhere",
 	// "dhcp.exhausted", "dhcp.decline", "dhcp.conflict", "dhcp.uuid", "tftp.sent",
 	// "tftp.failed", "http.sent", "boot.loop". It is called from many
 	// goroutines and should not block for long. mac is "" for clients without

@@ -2,6 +2,7 @@ package netboot
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -10,10 +11,12 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/insomniacslk/dhcp/dhcpv4"
 	"github.com/vishvananda/netlink"
 
 	"github.com/turnout-project/turnout/internal/netboot/wiretest"
@@ -287,5 +290,102 @@ func TestAddressInUse(t *testing.T) {
 	c.Run("ip", "addr", "add", "10.77.0.100/24", "dev", "eth0")
 	if got := udhcpc(t, c); got["ip"] != "10.77.0.100" {
 		t.Errorf("its own old address: %v", got)
+	}
+}
+
+// ISC's relay puts option 82 in, wants it back byte for byte, and takes it out
+// again: what the client gets has none.
+func TestISCRelay(t *testing.T) {
+	wiretest.NeedTool(t, "dhcrelay")
+	client, relay := wiretest.NewHost(t, "c1"), wiretest.NewHost(t, "r1")
+	wiretest.Link(t, "r1", "192.0.2.1/24")
+	wireThrough(t, client, relay)
+	relay.Run("ip", "addr", "add", "192.0.2.2/24", "dev", "eth0")
+	relay.Run("ip", "addr", "add", "10.77.0.254/24", "dev", "down0")
+	route(t, "10.77.0.0/24", "192.0.2.2")
+	cmd := relay.Command("dhcrelay", "-4", "-d", "-a", "-D", "-m", "discard", "--no-pid", "-i", "down0", "-i", "eth0", "192.0.2.1")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	log := &lockedBuffer{}
+	cmd.Stdout, cmd.Stderr = log, log
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+	wiretest.WaitFor(t, "the relay", func() bool { return strings.Contains(log.String(), "Listening on LPF/eth0") })
+	var seen atomic.Int64
+	s := &Server{Config: rackConfig(), Policy: always(blob), Trace: func(x Trace) {
+		if m, err := dhcpv4.FromBytes(x.Request); err == nil && len(m.Options[82]) > 0 {
+			if r, err := dhcpv4.FromBytes(x.Reply); err == nil && string(r.Options[82]) == string(m.Options[82]) {
+				seen.Add(1)
+			}
+		}
+	}}
+	start(t, s)
+	got := udhcpc(t, client, "-V", "PXEClient:Arch:00007:UNDI:003016", "-x", "0x5d:0007", "-O", "66", "-O", "67")
+	if got["ip"] == "" || got["siaddr"] != "192.0.2.1" || got["boot_file"] != blob.File {
+		t.Errorf("%v\nrelay:\n%s", got, log)
+	}
+	if seen.Load() < 2 {
+		t.Errorf("option 82 went both ways %d times; want OFFER and ACK\nrelay:\n%s", seen.Load(), log)
+	}
+}
+
+// Two VLANs on one cable, each a network of its own.
+func TestVLANs(t *testing.T) {
+	h := wiretest.NewHost(t, "h1")
+	parent, err := netlink.LinkByName("h1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := rackConfig()
+	cfg.Subnets = append(cfg.Subnets, Subnet{Prefix: netip.MustParsePrefix("10.78.0.0/24"),
+		Pools: []Range{{netip.MustParseAddr("10.78.0.10"), netip.MustParseAddr("10.78.0.20")}}})
+	for id, addr := range map[int]string{7: "10.77.0.1/24", 8: "10.78.0.1/24"} {
+		name := fmt.Sprintf("v%d", id)
+		if err := netlink.LinkAdd(&netlink.Vlan{LinkAttrs: netlink.LinkAttrs{Name: name, ParentIndex: parent.Attrs().Index}, VlanId: id}); errors.Is(err, syscall.EOPNOTSUPP) {
+			t.Skip("this kernel has no VLANs (8021q)")
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		wiretest.Link(t, name, addr)
+		h.Run("ip", "link", "add", "link", "eth0", "name", name, "type", "vlan", "id", fmt.Sprint(id))
+		h.Run("ip", "link", "set", name, "up")
+	}
+	start(t, &Server{Config: cfg, Policy: always(blob)})
+	for id, server := range map[int]string{7: "10.77.0.1", 8: "10.78.0.1"} {
+		for _, flag := range []string{"-q", "-B"} {
+			if got := udhcpc(t, h, flag, "-i", fmt.Sprintf("v%d", id)); got["serverid"] != server || !strings.HasPrefix(got["ip"], server[:6]) {
+				t.Errorf("VLAN %d: %v; want an address from %s", id, got, server)
+			}
+		}
+	}
+}
+
+// Another DHCP server on the network, and we are no proxy: machines get an
+// address all the same, each from one of the two; those that took the other's
+// are told.
+func TestSecondServerOnTheWire(t *testing.T) {
+	rack(t)
+	other, c := wiretest.NewHost(t, "o1"), wiretest.NewHost(t, "c1")
+	bridge(t, other, c)
+	other.Run("ip", "addr", "add", "10.77.0.2/24", "dev", "eth0")
+	dnsmasq(t, other, "--dhcp-range=10.77.0.200,10.77.0.220", "--dhcp-authoritative")
+	s := &Server{Config: rackConfig(), Policy: always(blob)}
+	rec := start(t, s)
+	asBooting := []string{"-V", "PXEClient:Arch:00007:UNDI:003016", "-x", "0x5d:0007"}
+	from := map[string]int{}
+	for range 3 {
+		from[udhcpc(t, c, asBooting...)["serverid"]]++
+	}
+	// One that is bound to take the other's: it asks for an address of its pool and waits for none of ours.
+	m := pxe(packet(msgRequest, mac2, 50, netip.MustParseAddr("10.77.0.210"), 54, netip.MustParseAddr("10.77.0.2")), 7)
+	if r := s.engine.handle(t.Context(), m.ToBytes(), wire); r != nil {
+		t.Errorf("answered a request to another server: %s", r.msg.MessageType())
+	}
+	if from["10.77.0.1"]+from["10.77.0.2"] != 3 {
+		t.Errorf("servers chosen: %v", from)
+	}
+	if rec.count("dhcp.elsewhere") == 0 || !strings.Contains(rec.String(), "another DHCP server, 10.77.0.2") {
+		t.Errorf("events:\n%s", rec)
 	}
 }
