@@ -320,7 +320,9 @@ func newReimageCommand(g *globals) *cobra.Command {
 
 A node that runs writes its other slot, tries it, and confirms it or falls
 back, as in a rollout. A node that boots the network, because its disk is lost
-or its BMC was told to, gets the installer and is set up from nothing.
+or its BMC was told to, gets the installer and is set up from nothing: what is on its disk is erased,
+even if others left it there. The installer tells what that was
+(pxeserver events, install.disk). --disk names one of several disks.
 ` + exitCodes,
 		Args: cli.SomeArgs("a node"), ValidArgsFunction: g.completeNodes,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -332,6 +334,7 @@ or its BMC was told to, gets the installer and is set up from nothing.
 	}
 	cmd.Flags().BoolVar(&r.Retry, "retry", false, "although the image is banned on the node: your word that it may work now")
 	cmd.Flags().StringVar(&r.Image, "image", "", `image: digest, its first digits, or "name version"; none: the pool's`)
+	cmd.Flags().StringVar(&r.Disk, "disk", "", "pattern of the disk: its name (nvme0n1), serial number, or name below /dev/disk/by-id")
 	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask")
 	must(cmd.RegisterFlagCompletionFunc("image", g.completeImages))
 	return cmd

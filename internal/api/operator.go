@@ -65,6 +65,7 @@ type NodeRequest struct {
 	Labels  map[string]string `json:"labels,omitempty"`  // add, label: labels to set
 	Unlabel []string          `json:"unlabel,omitempty"` // label: keys of labels to take away
 	Retry   bool              `json:"retry,omitempty"`   // reimage: although the image is banned on the node
+	Disk    string            `json:"disk,omitempty"`    // reimage: pattern of the disk to install on, "" as the image says
 }
 
 // FlipRequest asks nodes to boot their other confirmed slot.

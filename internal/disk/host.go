@@ -53,7 +53,8 @@ func PartitionPath(disk string, n int) string {
 // Info is a disk as the kernel shows it.
 type Info struct {
 	fleet.Disk
-	Path      string // device node
+	Path      string   // device node
+	IDs       []string // as udev names it below /dev/disk/by-id
 	ReadOnly  bool
 	Removable bool
 }
@@ -94,10 +95,41 @@ func (h Host) info(name string) Info {
 	if vpd := h.attr(name, "device/vpd_pg80"); serial == "" && len(vpd) > 4 { // SCSI: four bytes of header
 		serial = strings.TrimSpace(vpd[4:])
 	}
+	model := h.attr(name, "device/model")
 	return Info{
-		Disk: fleet.Disk{Name: name, Model: h.attr(name, "device/model"), Serial: serial, SizeBytes: size * 512, SectorSize: sector},
+		IDs:  h.ids(name, model, serial),
+		Disk: fleet.Disk{Name: name, Model: model, Serial: serial, SizeBytes: size * 512, SectorSize: sector},
 		Path: h.Path(name), ReadOnly: h.attr(name, "ro") == "1", Removable: h.attr(name, "removable") == "1",
 	}
+}
+
+// ids returns the names that udev gives a disk for its model, serial number
+// and world wide name. The kernel shows sixteen characters of a SATA disk's
+// model, so that only its world wide name can be relied on.
+func (h Host) ids(name, model, serial string) []string {
+	var out []string
+	add := func(parts ...string) {
+		if !slices.Contains(parts, "") {
+			out = append(out, strings.Join(strings.Fields(strings.Join(parts, "")), "_"))
+		}
+	}
+	wwid := h.attr(name, "wwid")
+	if wwid == "" {
+		wwid = h.attr(name, "device/wwid")
+	}
+	switch {
+	case strings.HasPrefix(name, "nvme"):
+		add("nvme-", model, "_", serial)
+		add("nvme-", wwid)
+	case strings.HasPrefix(name, "sd"):
+		add("ata-", model, "_", serial)
+		if naa, ok := strings.CutPrefix(wwid, "naa."); ok {
+			add("wwn-0x", naa)
+		}
+	case strings.HasPrefix(name, "vd"):
+		add("virtio-", serial)
+	}
+	return out
 }
 
 // attr returns a sysfs attribute of a disk, "" when it has none.

@@ -57,9 +57,9 @@ func TestList(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := []disk.Info{
-		{Disk: fleet.Disk{Name: "nvme0n1", Model: "SAMSUNG MZ", Serial: "S4", SizeBytes: 937703088 * 512, SectorSize: 4096}, Path: h.Path("nvme0n1")},
-		{Disk: fleet.Disk{Name: "sda", Model: "Flash", Serial: "ABCD", SizeBytes: 512000, SectorSize: 512}, Path: h.Path("sda"), ReadOnly: true, Removable: true},
-		{Disk: fleet.Disk{Name: "vda", Serial: "virt-1", SizeBytes: 8 * disk.GiB, SectorSize: 512}, Path: h.Path("vda")},
+		{Disk: fleet.Disk{Name: "nvme0n1", Model: "SAMSUNG MZ", Serial: "S4", SizeBytes: 937703088 * 512, SectorSize: 4096}, Path: h.Path("nvme0n1"), IDs: []string{"nvme-SAMSUNG_MZ_S4"}},
+		{Disk: fleet.Disk{Name: "sda", Model: "Flash", Serial: "ABCD", SizeBytes: 512000, SectorSize: 512}, Path: h.Path("sda"), IDs: []string{"ata-Flash_ABCD"}, ReadOnly: true, Removable: true},
+		{Disk: fleet.Disk{Name: "vda", Serial: "virt-1", SizeBytes: 8 * disk.GiB, SectorSize: 512}, Path: h.Path("vda"), IDs: []string{"virtio-virt-1"}},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("List() (-want +got):\n%s", diff)

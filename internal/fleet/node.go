@@ -86,6 +86,7 @@ type Desired struct {
 	Rollout    string `json:"rollout,omitempty"`    // rollout that asked, "" for an operator
 	Reinstall  bool   `json:"reinstall,omitempty"`  // write the image anew, even if a slot holds it already
 	Retry      bool   `json:"retry,omitempty"`      // an operator's word: lift the node's own ban of the image
+	Disk       string `json:"disk,omitempty"`       // an operator's word: pattern of the one disk to install on, by name, serial or name of /dev/disk/by-id
 }
 
 // DefaultTries is the number of trial boots of an image that asks for none.

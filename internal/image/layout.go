@@ -83,6 +83,7 @@ func (b *build) manifest(r root, p *parts) *manifest.Manifest {
 		Measurements: p.measurements,
 		Health:       b.Recipe.Health,
 		Boot:         b.Recipe.Boot,
+		Disk:         b.Recipe.Disk,
 		Tools:        map[string]string{"mksquashfs": b.tool, "imgbuild": buildinfo.Version(), "go": runtime.Version()},
 	}
 }

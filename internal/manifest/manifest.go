@@ -57,6 +57,7 @@ type Manifest struct {
 	Measurements    Measurements `json:"measurements"`
 	Health          Health       `json:"health"`
 	Boot            Boot         `json:"boot"`
+	Disk            Disk         `json:"disk,omitzero"`
 	// Tools are the versions of programs of the build host that may change the
 	// bytes of an image of the same lock: "mksquashfs", "imgbuild", "go".
 	Tools map[string]string `json:"tools,omitempty"`
@@ -121,6 +122,22 @@ type Boot struct {
 	Watchdog Duration `json:"watchdog"`          // hardware watchdog time-out from the initrd on; 0 means none
 	Verify   string   `json:"verify"`            // "full": the initrd reads the whole root against the tree; "lazy": blocks are checked when read
 	Modules  []string `json:"modules,omitempty"` // extra kernel modules the initrd loads
+}
+
+// Disk says on which disk of a node an image is installed: one for which all
+// that is set holds. The zero value takes any. Patterns are those of
+// path.Match.
+type Disk struct {
+	ByID   string `json:"by_id,omitempty"`  // pattern of a name as below /dev/disk/by-id: "nvme-SAMSUNG_MZ1L2*"
+	Model  string `json:"model,omitempty"`  // pattern
+	Serial string `json:"serial,omitempty"` // pattern
+	MinGB  int    `json:"min_gb,omitempty"` // at least so many 10^9 bytes
+	MaxGB  int    `json:"max_gb,omitempty"` // at most
+	// Bus lists the kinds of disk that count, the best first: "nvme", "scsi"
+	// (SATA and SAS), "virtio". nil is all of them in that order.
+	Bus []string `json:"bus,omitempty"`
+	// Erase allows to erase what others left on a disk so described.
+	Erase bool `json:"erase,omitempty"`
 }
 
 // Measurements are the values the image must show when it boots, computed

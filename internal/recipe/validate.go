@@ -106,7 +106,7 @@ func oneOf(value string, values ...string) bool { return slices.Contains(values,
 func (r *Recipe) validate() error {
 	for _, part := range []func() error{
 		r.validateNames, r.validateBase, r.validateKernel, r.validatePackages, r.validateFiles,
-		r.validateServices, r.validateSystem, r.validateUsers, r.validateBoot, r.validateHealth,
+		r.validateServices, r.validateSystem, r.validateUsers, r.validateBoot, r.validateDisk, r.validateHealth,
 		r.validateDriver, r.validateFirmware, r.validateGPU, r.validateEgress,
 	} {
 		if err := part(); err != nil {

@@ -78,6 +78,32 @@ func (r *Recipe) validateBoot() error {
 	return r.matchAll("boot.modules", b.Modules, moduleRule)
 }
 
+// busNames are the kinds of disk.
+var busNames = []string{"nvme", "scsi", "virtio"}
+
+func (r *Recipe) validateDisk() error {
+	d := r.Disk
+	for _, f := range [][2]string{{"disk.by_id", d.ByID}, {"disk.model", d.Model}, {"disk.serial", d.Serial}} {
+		if _, err := path.Match(f[1], ""); err != nil {
+			return r.Errorf(f[0], "* stands for any text, ? for one character, [a-c] for one of some", "%s: %q is no pattern", f[0], f[1])
+		}
+	}
+	for i, b := range d.Bus {
+		if !oneOf(b, busNames...) {
+			return r.Errorf(fmt.Sprintf("disk.bus[%d]", i), "", "disk.bus: %q is none of %s", b, strings.Join(busNames, ", "))
+		}
+	}
+	switch {
+	case d.MinGB < 0 || d.MaxGB < 0:
+		return r.Errorf("disk", "", "disk: a size is negative")
+	case d.MaxGB > 0 && d.MaxGB < d.MinGB:
+		return r.Errorf("disk.max_gb", "", "disk.max_gb %d is less than disk.min_gb %d", d.MaxGB, d.MinGB)
+	case d.Erase && d.ByID == "" && d.Model == "" && d.Serial == "" && d.MinGB == 0 && d.MaxGB == 0:
+		return r.Errorf("disk.erase", "say which: by_id, model, serial, min_gb or max_gb", "disk.erase would allow to erase any disk of a node")
+	}
+	return nil
+}
+
 func (r *Recipe) validateHealth() error {
 	if s := r.Health.AgentSilence; s != 0 && time.Duration(s) < 30*time.Second {
 		return r.Errorf("health.agent_silence", "an agent that starts needs some time", "health.agent_silence is %s; want 30s at least", time.Duration(s))

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"path"
 	"regexp"
 	"slices"
 
@@ -255,6 +256,9 @@ func reimage(ctx context.Context, _ *Server, tx store.Tx, n *fleet.Node, req *ap
 		}
 		ref = p.Image
 	}
+	if _, err := path.Match(req.Disk, ""); err != nil || len(req.Disk) > 200 {
+		return "", &rollout.Refusal{Why: fmt.Sprintf("%q is no pattern for a disk", req.Disk), Hint: "* stands for any text: --disk 'nvme-SAMSUNG*'"}
+	}
 	i, err := resolve(ctx, tx, ref)
 	if err != nil {
 		return "", err
@@ -265,7 +269,7 @@ func reimage(ctx context.Context, _ *Server, tx store.Tx, n *fleet.Node, req *ap
 	if err := free(ctx, tx, n, i.Digest); err != nil {
 		return "", err
 	}
-	rollout.Want(n, fleet.Desired{Image: i.Digest, Reinstall: true, Retry: true, Reason: "reinstallation by an operator"})
+	rollout.Want(n, fleet.Desired{Image: i.Digest, Reinstall: true, Retry: true, Disk: req.Disk, Reason: "reinstallation by an operator"})
 	return fmt.Sprintf("with %s %s (%s), generation %d", i.Name, i.Version, rollout.Short(i.Digest), n.Desired.Generation), nil
 }
 

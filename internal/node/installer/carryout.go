@@ -172,7 +172,7 @@ func (i *installer) layOut(ctx context.Context, im *install.Image, d fleet.Desir
 	if err != nil {
 		return nil, false, err
 	}
-	f, err := choose(all, i.Wipe || d.Reinstall)
+	f, err := choose(all, policy{Disk: im.Manifest.Disk, only: d.Disk, wipe: i.Wipe || d.Reinstall})
 	if err != nil {
 		return nil, false, err
 	}
@@ -187,7 +187,7 @@ func (i *installer) layOut(ctx context.Context, im *install.Image, d fleet.Desir
 			return nil, false, err
 		}
 	}
-	i.tell(ctx, "install.disk", "%s (%s, %d GiB) is laid out anew; on it was: %s", f.Path, f.Model, f.SizeBytes>>30, f.content)
+	i.tell(ctx, "install.disk", "%s (%s, serial number %q, %d GiB) is laid out anew; erased is what is on it: %s", f.Path, f.Model, f.Serial, f.SizeBytes>>30, f.content)
 	dsk, err = i.create(ctx, f.Path, im)
 	return dsk, true, err
 }

@@ -29,6 +29,7 @@ var constraints = map[string]func(*node){
 	"users[]":                       required("name", "uid"),
 	"users[].uid":                   between(1000, 59999),
 	"boot.verify":                   enum("full", "lazy"),
+	"disk.bus[]":                    enum("nvme", "scsi", "virtio"),
 	"health.checks[]":               required("name"),
 	"health.checks[].class":         enum("software", "hardware", "environment"),
 	"health.checks[].units":         enum("no-failed"),
