@@ -28,7 +28,7 @@ type buildOptions struct {
 	server    string
 	out       string
 	store     string
-	mirrors   []string
+	mirrors   mirrorOptions
 	offline   bool
 	nodeagent string
 	noCache   bool
@@ -59,18 +59,18 @@ Nodes of the image believe the public keys of --image-key (by default that of
 		RunE:    func(cmd *cobra.Command, args []string) error { return runBuild(cmd, common, o, args[0]) },
 	}
 	f := cmd.Flags()
-	f.StringVar(&o.lock, "lock", "", "lock file (default: the recipe's path with .lock.json)")
+	f.StringVar(&o.lock, "lock", "", "lock file, or oci://HOST/NAME:TAG that vendor made (default: the recipe's path with .lock.json)")
 	f.StringVar(&o.key, "key", "keys/image.key", "private key that signs the image")
 	f.StringArrayVar(&o.imageKeys, "image-key", nil, "public key that nodes accept images by; may be given again (default: that of --key)")
 	f.StringVar(&o.serverCA, "server-ca", "", "certificate authority of the server, written by `pxeserver init`")
 	f.StringVar(&o.server, "server", "", "https address of the server (default: nodes learn it by DHCP)")
 	f.StringVar(&o.out, "out", "", "folder to write the image to (default: images/<recipe's name>)")
-	f.StringArrayVar(&o.mirrors, "mirror", nil, mirrorHelp)
-	f.BoolVar(&o.offline, "offline", false, "use no network: fail if a package is neither in the store nor in a mirror that is a folder")
+	f.BoolVar(&o.offline, "offline", false, "ask no archive: fail if a package is neither in the store, nor in a --mirror that is a folder or an oci:// registry")
 	f.StringVar(&o.nodeagent, "nodeagent", "", "nodeagent program to put into the image (default: beside imgbuild)")
 	f.StringVar(&o.bootKey, "secureboot-key", "", "key that signs loader and UKIs for Secure Boot: db.key of `imgbuild sbkeys`")
 	f.StringVar(&o.bootCert, "secureboot-cert", "", "certificate of --secureboot-key (default: beside it, .crt for .key)")
 	f.BoolVar(&o.noCache, "no-cache", false, "build every part anew")
+	o.mirrors.addFlags(cmd)
 	addStoreFlag(cmd, &o.store)
 	addDataFlag(cmd, &o.data)
 	return cmd
@@ -113,7 +113,7 @@ func prepareBuild(ctx context.Context, o buildOptions, path string) (image.Optio
 	if o.lock == "" {
 		o.lock = defaultLock(path)
 	}
-	if b.Lock, err = readLock(ctx, o.lock, path); err != nil {
+	if b.Lock, err = o.mirrors.readLock(ctx, o.lock, path); err != nil {
 		return b, err
 	}
 	key, err := os.ReadFile(o.key)
@@ -135,7 +135,7 @@ func prepareBuild(ctx context.Context, o buildOptions, path string) (image.Optio
 	if b.Store, err = cas.Open(o.store); err != nil {
 		return b, err
 	}
-	if err = setMirrors(b.Store, o.mirrors); err != nil {
+	if err = o.mirrors.set(b.Store); err != nil {
 		return b, err
 	}
 	b.Store.Offline = o.offline
@@ -210,7 +210,7 @@ func (o *buildOptions) agent() (string, error) {
 }
 
 // readLock reads a lock; one that cannot be used is the person's to renew.
-func readLock(_ context.Context, name, recipePath string) (*lock.File, error) {
+func readLock(name, recipePath string) (*lock.File, error) {
 	f, err := lock.Read(name)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w (for recipe %s)", image.ErrOptions, err, recipePath)

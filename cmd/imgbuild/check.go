@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -78,7 +77,7 @@ func runCheck(cmd *cobra.Command, o checkOptions, path string) error {
 	if err != nil {
 		return err
 	}
-	f, name, err := lockFor(cmd.Context(), r, o.lock)
+	f, name, err := lockFor(r, o.lock)
 	var stale *lock.StaleError
 	if errors.As(err, &stale) && o.lock == "" {
 		fmt.Fprintf(cmd.ErrOrStderr(), "imgbuild: judging the recipe alone: %v\n", stale)
@@ -118,12 +117,12 @@ func readTables(files []string) (*compat.Tables, error) {
 
 // lockFor reads the lock that was named, or the one beside the recipe if it
 // is there; one that does not answer the recipe is a *lock.StaleError. name is "" when there is none.
-func lockFor(ctx context.Context, r *recipe.Recipe, named string) (f *lock.File, name string, err error) {
+func lockFor(r *recipe.Recipe, named string) (f *lock.File, name string, err error) {
 	name = named
 	if name == "" {
 		name = defaultLock(r.Path)
 	}
-	f, err = readLock(ctx, name, r.Path)
+	f, err = readLock(name, r.Path)
 	if named == "" && errors.Is(err, fs.ErrNotExist) {
 		return nil, "", nil
 	}

@@ -16,7 +16,10 @@ import (
 	"github.com/turnout-project/turnout/cmd/internal/cli"
 	"github.com/turnout-project/turnout/internal/apt"
 	"github.com/turnout-project/turnout/internal/cas"
+	"github.com/turnout-project/turnout/internal/image"
+	"github.com/turnout-project/turnout/internal/lock"
 	"github.com/turnout-project/turnout/internal/manifest"
+	"github.com/turnout-project/turnout/internal/oci/registry"
 	"github.com/turnout-project/turnout/internal/progress"
 	"github.com/turnout-project/turnout/internal/recipe"
 )
@@ -99,13 +102,61 @@ func splitImage(arg string) (dir, ref string) {
 	return arg, ""
 }
 
-// mirrorHelp describes --mirror.
-const mirrorHelp = "store of another build host (address or folder), to ask for packages the archive has dropped; may be given again"
+// mirrorOptions are the flags that say where packages are that the archive
+// has dropped.
+type mirrorOptions struct {
+	mirrors   []string
+	plainHTTP bool
+}
 
-// setMirrors makes store ask the mirrors that the command line names.
-func setMirrors(store *cas.Store, mirrors []string) (err error) {
-	store.Mirrors, err = absoluteMirrors(mirrors)
+func (o *mirrorOptions) addFlags(cmd *cobra.Command) {
+	f := cmd.Flags()
+	f.StringArrayVar(&o.mirrors, "mirror", nil, "store of another build host (address or folder) or what vendor sent to a registry (oci://HOST/NAME:TAG), to ask for packages the archive has dropped; may be given again")
+	f.BoolVar(&o.plainHTTP, "plain-http", false, "speak HTTP without TLS to registries")
+}
+
+// inRegistry is how a registry is named where a folder may be.
+const inRegistry = "oci://"
+
+// set makes store ask the mirrors that the command line names.
+func (o *mirrorOptions) set(store *cas.Store) error {
+	var folders []string
+	for _, m := range o.mirrors {
+		ref, ok := strings.CutPrefix(m, inRegistry)
+		if !ok {
+			folders = append(folders, m)
+			continue
+		}
+		b, err := registry.OpenBlobs(ref, registry.Options{PlainHTTP: o.plainHTTP})
+		if err != nil {
+			return fmt.Errorf("%w: --mirror %s: %w", image.ErrOptions, m, err)
+		}
+		store.Sources = append(store.Sources, b)
+	}
+	var err error
+	store.Mirrors, err = absoluteMirrors(folders)
 	return err
+}
+
+// readLock reads a lock, from a registry too; one that cannot be used is the
+// person's to renew.
+func (o *mirrorOptions) readLock(ctx context.Context, name, recipePath string) (*lock.File, error) {
+	ref, ok := strings.CutPrefix(name, inRegistry)
+	if !ok {
+		return readLock(name, recipePath)
+	}
+	raw, err := registry.ReadLock(ctx, ref, registry.Options{PlainHTTP: o.plainHTTP})
+	if errors.Is(err, registry.ErrReference) {
+		err = fmt.Errorf("%w: %w", image.ErrOptions, err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	f, err := lock.Decode(raw)
+	if err != nil {
+		return nil, fmt.Errorf("%w: lock %s: %w", image.ErrOptions, name, err)
+	}
+	return f, nil
 }
 
 // explainGone adds to the error of a package that is gone from every source
@@ -117,7 +168,7 @@ func explainGone(ctx context.Context, r *recipe.Recipe, store *cas.Store, err er
 	}
 	name, _, _ := strings.Cut(gone.Item.Name, " ")
 	const kept = "name a store that kept it with --mirror"
-	if store.Offline {
+	if store.Offline { // what the archives have cannot be asked
 		return fmt.Errorf("%w; the archives were not asked (--offline): %s", err, kept)
 	}
 	versions, verr := apt.Versions(ctx, r, name, apt.Options{CacheDir: filepath.Join(store.Dir(), "apt")})

@@ -22,7 +22,7 @@ import (
 type lockOptions struct {
 	out     string
 	store   string
-	mirrors []string
+	mirrors mirrorOptions
 	check   bool
 	diff    bool
 	update  bool
@@ -83,7 +83,7 @@ lock does not answer the recipe.`,
 	f.BoolVar(&o.update, "update", false, "resolve anew even if the lock answers the recipe; with names of packages: move only these")
 	f.BoolVar(&o.noFetch, "no-fetch", false, "do not download the packages")
 	f.StringVarP(&o.output, "output", "o", "text", "output of --diff and --check: text or json")
-	f.StringArrayVar(&o.mirrors, "mirror", nil, mirrorHelp)
+	o.mirrors.addFlags(cmd)
 	addStoreFlag(cmd, &o.store)
 	cmd.MarkFlagsMutuallyExclusive("check", "diff")
 	cmd.MarkFlagsMutuallyExclusive("check", "update")
@@ -108,7 +108,7 @@ func runLock(cmd *cobra.Command, common *commonOptions, o lockOptions, path stri
 	if err != nil {
 		return err
 	}
-	if err := setMirrors(store, o.mirrors); err != nil {
+	if err := o.mirrors.set(store); err != nil {
 		return err
 	}
 	p, err := common.reporter(cmd)
@@ -125,7 +125,7 @@ func runLock(cmd *cobra.Command, common *commonOptions, o lockOptions, path stri
 
 // checkLock answers --check.
 func checkLock(cmd *cobra.Command, r *recipe.Recipe, o lockOptions) error {
-	f, err := readLock(cmd.Context(), o.out, r.Path)
+	f, err := readLock(o.out, r.Path)
 	if err != nil {
 		return err
 	}

@@ -100,7 +100,7 @@ func (s *Store) fetchItem(ctx context.Context, it Item, m *meter) error {
 		m.had(it)
 		return nil
 	}
-	if s.Offline && !slices.ContainsFunc(s.Mirrors, filepath.IsAbs) {
+	if s.Offline && len(s.Sources) == 0 && !slices.ContainsFunc(s.Mirrors, filepath.IsAbs) {
 		return fmt.Errorf("%s (sha256 %.12s…) is not in the store %s, and the build is offline", it.Name, it.SHA256, s.dir)
 	}
 	var failed []error
@@ -114,6 +114,17 @@ func (s *Store) fetchItem(ctx context.Context, it Item, m *meter) error {
 			return ctx.Err()
 		}
 		failed = append(failed, fmt.Errorf("%s: %w", spellings[0], err))
+	}
+	for _, from := range s.Sources {
+		err := s.fetchSource(ctx, it, from, m)
+		if err == nil {
+			m.done(it)
+			return nil
+		}
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		failed = append(failed, fmt.Errorf("%s: %w", from, err))
 	}
 	return &GoneError{Item: it, Sources: failed}
 }

@@ -33,8 +33,11 @@ type Store struct {
 	// has it no longer: the http(s) address or absolute path of a store's
 	// top folder.
 	Mirrors []string
-	// Offline makes Fetch use no network: what is neither in the store nor in
-	// a mirror that is a folder is an error.
+	// Sources are asked after the mirrors.
+	Sources []Source
+	// Offline makes Fetch ask no address of an item, and no mirror that is one:
+	// what is neither in the store, nor in a mirror that is a folder, nor in
+	// one of Sources, is an error.
 	Offline bool
 }
 
