@@ -160,21 +160,21 @@ func (c *court) close() fleet.Verdict {
 		c.find(KindRequest, -1, "request", "nothing was judged")
 		v = c.verdict
 	}
-	v.Summary = summary(v.Findings)
+	v.Summary = summary(v.Bank, v.Findings)
 	return v
 }
 
 // summary makes one sentence of the findings: the first that names an event,
 // else the first.
-func summary(fs []fleet.Finding) string {
+func summary(bank string, fs []fleet.Finding) string {
 	i := max(slices.IndexFunc(fs, func(f fleet.Finding) bool { return f.Event >= 0 }), 0)
 	f := fs[i]
 	s := f.Detail
 	switch {
 	case f.Event >= 0:
-		s = fmt.Sprintf("PCR %d event %d (%s): expected %s, seen %s: %s", f.PCR, f.Event, f.What, short(f.Expected), short(f.Seen), f.Detail)
+		s = fmt.Sprintf("%s PCR %d event %d (%s): expected %s, seen %s: %s", bank, f.PCR, f.Event, f.What, short(f.Expected), short(f.Seen), f.Detail)
 	case f.PCR >= 0 && f.Expected != "":
-		s = fmt.Sprintf("PCR %d (%s): expected %s, seen %s: %s", f.PCR, f.What, short(f.Expected), short(f.Seen), f.Detail)
+		s = fmt.Sprintf("%s PCR %d (%s): expected %s, seen %s: %s", bank, f.PCR, f.What, short(f.Expected), short(f.Seen), f.Detail)
 	}
 	for _, o := range fs {
 		if o.Kind == KindEvent && o.PCR == 11 && f.PCR != 11 {
