@@ -4,11 +4,19 @@ import (
 	"context"
 	"time"
 
+	"github.com/turnout-project/turnout/internal/pause"
 	"github.com/turnout-project/turnout/internal/store"
 )
 
 // pruneEvery is how often old events are dropped.
 const pruneEvery = time.Hour
+
+// How many are dropped in one update, and the pause before the next: nodes
+// that bring news wait for the writer too.
+const (
+	pruneAtOnce = 1000
+	prunePause  = 20 * time.Millisecond
+)
 
 // Prune drops events that are older than age, and all but the newest most,
 // now and every hour until ctx ends. 0 is no limit.
@@ -32,11 +40,22 @@ func (s *Server) prune(ctx context.Context, age time.Duration, most int) error {
 	if age > 0 {
 		before = s.now().Add(-age)
 	}
-	return s.Store.Update(ctx, func(tx store.Tx) error {
-		n, err := tx.PruneEvents(ctx, before, most)
-		if n > 0 {
-			s.log.Info("old events dropped", "count", n)
+	dropped, n := int64(0), int64(pruneAtOnce)
+	for n == pruneAtOnce {
+		err := s.Store.Update(ctx, func(tx store.Tx) (err error) {
+			n, err = tx.PruneEvents(ctx, before, most, pruneAtOnce)
+			return err
+		})
+		if err != nil {
+			return err
 		}
-		return err
-	})
+		dropped += n
+		if err := pause.For(ctx, prunePause); err != nil {
+			return err
+		}
+	}
+	if dropped > 0 {
+		s.log.Info("old events dropped", "count", dropped)
+	}
+	return nil
 }

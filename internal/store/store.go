@@ -83,10 +83,12 @@ type Tx interface {
 	// AppendEvent gives e its ID, above every earlier one.
 	AppendEvent(ctx context.Context, e *fleet.Event) error
 
-	// PruneEvents drops the events before a time (after 1970), and of the rest all
-	// but the newest keep (0 keeps all). It returns how many. IDs are not
-	// used again.
-	PruneEvents(ctx context.Context, before time.Time, keep int) (int64, error)
+	// PruneEvents drops of the oldest events, by ID, those before a time (after
+	// 1970), and all but the newest keep (0 keeps all), but not more than most
+	// at once: others wait for the writer. It returns how many; fewer than
+	// most mean that nothing is left to drop. IDs are not used again. An event
+	// that is older than ones before it goes when it is among the oldest.
+	PruneEvents(ctx context.Context, before time.Time, keep, most int) (int64, error)
 
 	PutEnrolment(ctx context.Context, e *Enrolment) error
 	DeleteEnrolment(ctx context.Context, node string) error

@@ -246,15 +246,16 @@ func (t *tx) AppendEvent(_ context.Context, e *fleet.Event) error {
 	return nil
 }
 
-func (t *tx) PruneEvents(_ context.Context, before time.Time, keep int) (int64, error) {
+func (t *tx) PruneEvents(_ context.Context, before time.Time, keep, most int) (int64, error) {
 	old := t.events
 	t.undo = append(t.undo, func() { t.events = old })
-	rest := slices.DeleteFunc(slices.Clone(old), func(e fleet.Event) bool { return e.At.Before(before) })
-	if keep > 0 && len(rest) > keep {
-		rest = rest[len(rest)-keep:]
+	oldest, rest := old[:min(most, len(old))], old[min(most, len(old)):]
+	left := append(slices.DeleteFunc(slices.Clone(oldest), func(e fleet.Event) bool { return e.At.Before(before) }), rest...)
+	if drop := min(len(left)-keep, most-(len(old)-len(left))); keep > 0 && drop > 0 {
+		left = left[drop:]
 	}
-	t.events = rest
-	return int64(len(old) - len(rest)), nil
+	t.events = left
+	return int64(len(old) - len(left)), nil
 }
 
 func (t *tx) PutEnrolment(_ context.Context, e *store.Enrolment) error {

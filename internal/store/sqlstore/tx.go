@@ -337,12 +337,17 @@ func plain(s string) string {
 	return strings.ReplaceAll(strings.ToValidUTF8(s, "?"), "\x00", " ")
 }
 
-func (t tx) PruneEvents(ctx context.Context, before time.Time, keep int) (int64, error) {
-	hits, err := t.exec(ctx, "DELETE FROM event WHERE at < ?", before.UnixNano())
-	if err != nil || keep <= 0 {
+func (t tx) PruneEvents(ctx context.Context, before time.Time, keep, most int) (int64, error) {
+	// What is looked at is bounded too: there is no index by time.
+	hits, err := t.exec(ctx, "DELETE FROM event WHERE id IN (SELECT id FROM (SELECT id, at FROM event ORDER BY id LIMIT ?) AS e WHERE at < ?)", most, before.UnixNano())
+	if err != nil || keep <= 0 || hits >= int64(most) {
 		return hits, err
 	}
-	more, err := t.exec(ctx, "DELETE FROM event WHERE id <= (SELECT id FROM event ORDER BY id DESC LIMIT 1 OFFSET ?)", keep)
+	var span int64 // no fewer than there are
+	if err := t.queryRow(ctx, "SELECT coalesce(max(id) - min(id) + 1, 0) FROM event").Scan(&span); err != nil || span <= int64(keep) {
+		return hits, err
+	}
+	more, err := t.exec(ctx, "DELETE FROM event WHERE id IN (SELECT id FROM event WHERE id <= (SELECT id FROM event ORDER BY id DESC LIMIT 1 OFFSET ?) ORDER BY id LIMIT ?)", keep, int64(most)-hits)
 	return hits + more, err
 }
 

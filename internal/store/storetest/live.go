@@ -134,7 +134,7 @@ func pruning(t *testing.T, s store.Store) {
 	prune := func(before time.Time, keep int, want int64) {
 		t.Helper()
 		update(t, s, func(tx store.Tx) error {
-			n, err := tx.PruneEvents(ctx(), before, keep)
+			n, err := tx.PruneEvents(ctx(), before, keep, 100)
 			if n != want {
 				t.Errorf("PruneEvents dropped %d, want %d", n, want)
 			}
@@ -152,6 +152,19 @@ func pruning(t *testing.T, s store.Store) {
 	put(1)
 	if d := cmp.Diff([]int64{7}, left()); d != "" {
 		t.Errorf("IDs after all were dropped (-want +got):\n%s", d)
+	}
+	put(9)                                     // 8 to 16; 7 and 8 are of one time, then an hour each
+	for i, want := range []int64{3, 3, 2, 0} { // by age 7 to 10, by number four more
+		update(t, s, func(tx store.Tx) error {
+			n, err := tx.PruneEvents(ctx(), now.Add(3*time.Hour), 2, 3)
+			if n != want {
+				t.Errorf("round %d of three at most dropped %d, want %d", i, n, want)
+			}
+			return err
+		})
+	}
+	if d := cmp.Diff([]int64{15, 16}, left()); d != "" {
+		t.Errorf("in rounds (-want +got):\n%s", d)
 	}
 }
 
