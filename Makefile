@@ -10,7 +10,7 @@ PROGRAMS = imgbuild pxeserver nodeagent
 export CGO_ENABLED = 0
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build demo test unit machine failures bootside lint clean release test-packages
+.PHONY: help deps build demo rack test unit machine failures bootside lint clean release test-packages
 
 help: ## say what can be made
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -25,6 +25,10 @@ demo: deps build ## play the whole job on a virtual rack: PXE, canary, rollback,
 	go build -o bin/rackdemo ./internal/demo/rackdemo
 	bin/rackdemo $(DEMOFLAGS)
 
+rack: deps build ## a virtual rack to try things on: console in your browser, until Ctrl-C
+	go build -o bin/rackdemo ./internal/demo/rackdemo
+	bin/rackdemo -stay -dir out/rack $(DEMOFLAGS)
+
 test: deps build unit machine ## everything that CI runs
 
 unit: ## unit and integration tests
@@ -33,6 +37,7 @@ unit: ## unit and integration tests
 
 machine: build ## the demo's scenes and power cuts, as tests on virtual machines
 	TURNOUT_MACHINE_TEST=1 go test -count=1 -timeout 60m -v -run 'TestRack|TestPowerCuts' ./internal/demo
+	TURNOUT_MACHINE_TEST=1 go test -count=1 -timeout 60m -v -run TestRun ./docs
 
 failures: build ## bring a virtual node down in six more ways; it must come back by itself
 	TURNOUT_MACHINE_TEST=1 go test -count=1 -timeout 60m -v -run TestFailures ./internal/demo

@@ -85,7 +85,7 @@ var programs = sync.OnceValues(func() (string, error) {
 		return "", err
 	}
 	cmd := exec.Command("go", "build", "-o", dir+"/", "./cmd/imgbuild", "./cmd/pxeserver", "./cmd/nodeagent")
-	cmd.Dir = ".."
+	cmd.Dir, cmd.Env = "..", append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("%w: %s", err, out)
 	}

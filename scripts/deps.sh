@@ -4,7 +4,7 @@
 set -eu
 
 packages="
-ca-certificates git make curl
+ca-certificates git make curl jq openssl
 qemu-system-x86 qemu-utils ovmf swtpm swtpm-tools
 iproute2 nftables udev kmod mount util-linux fdisk gdisk dosfstools mtools e2fsprogs
 squashfs-tools xz-utils zstd cpio binutils
