@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 
 	"github.com/spf13/cobra"
 
@@ -15,6 +17,7 @@ import (
 type diffOptions struct {
 	output string
 	all    bool
+	store  string
 }
 
 // foundError ends a command that did what it should with status 1 or another
@@ -32,7 +35,8 @@ func newDiffCommand() *cobra.Command {
 		Use:   "diff OLD NEW",
 		Short: "Tell in what two images differ",
 		Long: `Compares two images: packages, kernel, files by mode, owner, size and digest,
-kernel modules, health checks, expected measurements, sizes. For two builds of
+kernel modules, health checks, expected measurements, sizes, and the kernels'
+configurations, if their packages are in the store (--store). For two builds of
 one lock it names the first file that differs, or the tool of the build host
 that packed the same files otherwise.
 
@@ -55,6 +59,7 @@ image cannot be read; 3 a part is damaged.`,
 	}
 	cmd.Flags().StringVarP(&o.output, "output", "o", "text", "text, json or markdown")
 	cmd.Flags().BoolVar(&o.all, "all", false, fmt.Sprintf("show every file and module, not the first %d", fewFiles))
+	addStoreFlag(cmd, &o.store)
 	return cmd
 }
 
@@ -83,7 +88,12 @@ func runDiff(cmd *cobra.Command, o diffOptions, old, new string) error {
 	default:
 		return cli.Usagef(cmd, "--output %q: want text, json or markdown", o.output)
 	}
-	d, err := imagediff.Compare(cmd.Context(), a, b)
+	d, err := imagediff.Compare(cmd.Context(), a, b, imagediff.Options{Package: func(sum string) string {
+		if path := filepath.Join(o.store, "sha256", sum[:min(2, len(sum))], sum); sum != "" && isFile(path) {
+			return path
+		}
+		return ""
+	}})
 	if err != nil {
 		return err
 	}
@@ -94,6 +104,11 @@ func runDiff(cmd *cobra.Command, o diffOptions, old, new string) error {
 		return foundError{exitFailure}
 	}
 	return nil
+}
+
+func isFile(name string) bool {
+	st, err := os.Stat(name)
+	return err == nil && st.Mode().IsRegular()
 }
 
 // source finds an image by FOLDER or FOLDER@DIGEST.

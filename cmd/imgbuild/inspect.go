@@ -22,6 +22,7 @@ type inspectOptions struct {
 	digest bool
 	json   bool
 	image  string
+	keys   []string
 }
 
 func newInspectCommand() *cobra.Command {
@@ -30,8 +31,11 @@ func newInspectCommand() *cobra.Command {
 		Use:   "inspect IMAGE",
 		Short: "Show what an image holds and how it must boot",
 		Long: `Shows the manifest of an image: kernel, sizes, root hash, expected TPM
-measurements, health checks. IMAGE is the folder that build wrote. Nothing is
-verified but the digests of what is shown; see imgbuild verify.
+measurements, health checks, and who signed image, loader and UKIs. IMAGE is the
+folder that build wrote. A signature of the image is held against the keys of
+--image-key; those of programs against their bytes and the certificate they bring,
+for which nobody vouches here. Else nothing is verified but the digests of what is
+shown; see imgbuild verify.
 ` + exitCodes,
 		Example: `  imgbuild inspect images/rack-base
   imgbuild inspect images/rack-base --digest    # for pxeserver rollout start --image`,
@@ -40,6 +44,7 @@ verified but the digests of what is shown; see imgbuild verify.
 	}
 	cmd.Flags().BoolVar(&o.digest, "digest", false, "print the image digest only")
 	cmd.Flags().BoolVar(&o.json, "json", false, "print the manifest as JSON")
+	cmd.Flags().StringArrayVar(&o.keys, "image-key", nil, "public key to hold the image's signatures against; may be given again")
 	cmd.Flags().StringVar(&o.image, "image", "", "digest, or the start of one, if the folder holds several images")
 	return cmd
 }
@@ -67,11 +72,15 @@ func runInspect(cmd *cobra.Command, o inspectOptions, dir string) error {
 		e.SetIndent("", " ")
 		return e.Encode(img.Manifest)
 	}
-	return printImage(out, img)
+	signers, err := signers(l, img, o.keys)
+	if err != nil {
+		return err
+	}
+	return printImage(out, img, signers)
 }
 
 // printImage writes the table of inspect.
-func printImage(w io.Writer, img *oci.Image) error {
+func printImage(w io.Writer, img *oci.Image, signers [][2]string) error {
 	m := img.Manifest
 	t := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
 	row := func(name, format string, args ...any) { fmt.Fprintf(t, "%s\t%s\n", name, fmt.Sprintf(format, args...)) }
@@ -85,6 +94,9 @@ func printImage(w io.Writer, img *oci.Image) error {
 		blob manifest.Blob
 	}{{"root", m.Root}, {"verity tree", m.Verity.Blob}, {"UKI", m.UKI}, {"installer UKI", m.Installer}, {"loader", m.Loader}} {
 		row(b.name, "%10s  %s", progress.Size(b.blob.SizeBytes), b.blob.Digest)
+	}
+	for _, s := range signers {
+		row(s[0], "%s", s[1])
 	}
 	row("root hash", "%s", m.Verity.RootHash)
 	row("stub", "systemd-stub %s", m.Measurements.StubVersion)

@@ -55,10 +55,13 @@ type Diff struct {
 	Tools        []Change `json:"tools,omitempty"` // programs of the build host
 	Packages     []Change `json:"packages,omitempty"`
 	Modules      []Module `json:"modules,omitempty"`
+	Config       []Change `json:"config,omitempty"` // kernel configuration: CONFIG_… with "y", "m", a value, or "" where it is not set
 	Health       []Change `json:"health,omitempty"`
 	Measurements []Change `json:"measurements,omitempty"`
 	Parts        []Part   `json:"parts"`
 	Files        []File   `json:"files,omitempty"` // sorted by path
+	// Unknown says what could not be compared, and why.
+	Unknown []string `json:"unknown,omitempty"`
 	// First says in one sentence where the bytes of the roots begin to differ
 	// and why; "" when they do not.
 	First string `json:"first,omitempty"`
@@ -73,8 +76,16 @@ type Source struct {
 	Digest string
 }
 
+// Options are what Compare can do more with.
+type Options struct {
+	// Package returns the path of a package by its SHA-256, "" if it is not
+	// at hand. Kernel configurations are not part of images: they come from the
+	// kernels' packages.
+	Package func(sha256 string) (path string)
+}
+
 // Compare compares two images.
-func Compare(ctx context.Context, old, new Source) (*Diff, error) {
+func Compare(ctx context.Context, old, new Source, o Options) (*Diff, error) {
 	a, err := old.Layout.Image(old.Digest)
 	if err != nil {
 		return nil, err
@@ -85,7 +96,7 @@ func Compare(ctx context.Context, old, new Source) (*Diff, error) {
 	}
 	d := &Diff{Old: side(a), New: side(b)}
 	d.manifests(a.Manifest, b.Manifest)
-	if err := d.packages(old, a, new, b); err != nil {
+	if err := d.packages(ctx, old, a, new, b, o); err != nil {
 		return nil, err
 	}
 	if a.Manifest.Root.Digest == b.Manifest.Root.Digest {
@@ -213,7 +224,7 @@ func measurements(m manifest.Measurements) map[string]string {
 }
 
 // packages compares the package lists of the images.
-func (d *Diff) packages(old Source, a *oci.Image, new Source, b *oci.Image) error {
+func (d *Diff) packages(ctx context.Context, old Source, a *oci.Image, new Source, b *oci.Image, o Options) error {
 	pa, err := image.PackageList(old.Layout, a)
 	if err != nil {
 		return err
@@ -229,7 +240,9 @@ func (d *Diff) packages(old Source, a *oci.Image, new Source, b *oci.Image) erro
 		}
 		d.Packages = append(d.Packages, change)
 	}
-	return nil
+	ka, _ := lock.Find(pa, a.Manifest.Kernel.Package)
+	kb, _ := lock.Find(pb, b.Manifest.Kernel.Package)
+	return d.kernelConfig(ctx, ka, kb, o)
 }
 
 // explain names the first file that differs, or what else may be the reason.

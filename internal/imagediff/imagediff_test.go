@@ -116,7 +116,7 @@ func TestCompare(t *testing.T) {
 		m.Version = "2"
 		m.Health.Checks = []manifest.Check{{Name: "units", Units: "no-failed"}}
 	}
-	d, err := Compare(t.Context(), makeImage(t, old), makeImage(t, new))
+	d, err := Compare(t.Context(), makeImage(t, old), makeImage(t, new), Options{})
 	must(t, err)
 	if d.Same() {
 		t.Error("the images are one")
@@ -179,12 +179,12 @@ func TestSameFiles(t *testing.T) {
 	}
 	a := makeImage(t, spec{files: baseFiles(), level: "1", change: tool("4.5.1")})
 	b := makeImage(t, spec{files: baseFiles(), level: "19", change: tool("4.6.1")})
-	d, err := Compare(t.Context(), a, b)
+	d, err := Compare(t.Context(), a, b, Options{})
 	must(t, err)
 	if len(d.Files) > 0 || d.First != "the files are the same but packed otherwise: by mksquashfs 4.5.1 and 4.6.1" {
 		t.Errorf("files %v, first %q", d.Files, d.First)
 	}
-	d, err = Compare(t.Context(), a, a)
+	d, err = Compare(t.Context(), a, a, Options{})
 	must(t, err)
 	if !d.Same() || d.First != "" || len(d.sections(0)) > 0 {
 		t.Errorf("an image differs from itself: %+v", d)

@@ -46,9 +46,11 @@ func (d *Diff) sections(most int) []section {
 			parts = append(parts, fmt.Sprintf("! %s: %d → %d bytes (%+d)", p.Name, p.OldBytes, p.NewBytes, p.NewBytes-p.OldBytes))
 		}
 	}
+	add("kernel configuration", cut(lines(d.Config), most))
 	add("kernel modules", cut(modules, most))
 	add("parts", parts)
 	add("measurements", lines(d.Measurements))
+	add("not compared", d.Unknown)
 	add("files", files)
 	if n := len(all); n > 0 && len(files) > 0 {
 		all[n-1].lines = cut(files, most)
