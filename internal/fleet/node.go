@@ -51,6 +51,18 @@ const (
 	NodeQuarantined NodeState = "quarantined" // taken out by automation, with a reason
 )
 
+// LastVerified is when a node last proved what it runs, or, if it never did,
+// when it could have begun to.
+func (n *Node) LastVerified() time.Time {
+	switch {
+	case !n.Verified.IsZero():
+		return n.Verified
+	case n.Verdict != nil && n.Verdict.Accepted:
+		return n.Verdict.At
+	}
+	return n.Created
+}
+
 // Node is one machine as the server knows it. Its identity is its TPM
 // (EKHash) once enrolled, its set of MACs before.
 type Node struct {

@@ -16,6 +16,7 @@ var (
 	diagnosisDesc = desc("turnout_nodes_diagnosis", "Nodes that run a system and are not silent, by what their checks point to.", "pool", "diagnosis")
 	silentDesc    = desc("turnout_nodes_silent", "Nodes not heard of for 5 minutes, pending ones left out.", "pool")
 	attestedDesc  = desc("turnout_nodes_attestation", "Nodes by their last attestation: accepted, refused, none.", "pool", "verdict")
+	verifiedDesc  = desc("turnout_nodes_oldest_verification_seconds", "Age of the last accepted attestation of the node that has the oldest, of those that have proven a TPM.", "pool")
 	imageDesc     = desc("turnout_nodes_image", "Nodes by the image they run, none for an empty disk.", "pool", "image")
 	offDesc       = desc("turnout_nodes_off_pool_image", "Approved nodes that do not run their pool's image.", "pool")
 	bannedDesc    = desc("turnout_nodes_banned", "Nodes on which an image is banned.", "pool")
@@ -35,7 +36,7 @@ type fleetCollector struct {
 
 // Describe implements prometheus.Collector.
 func (*fleetCollector) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{nodesDesc, diagnosisDesc, silentDesc, attestedDesc, imageDesc, offDesc, bannedDesc, rolloutDesc, movesDesc} {
+	for _, d := range []*prometheus.Desc{nodesDesc, diagnosisDesc, silentDesc, attestedDesc, verifiedDesc, imageDesc, offDesc, bannedDesc, rolloutDesc, movesDesc} {
 		out <- d
 	}
 }
@@ -50,6 +51,12 @@ func (c counts) add(d *prometheus.Desc, a, b string, v float64) {
 	c[d][[2]string{a, b}] += v
 }
 
+func (c counts) atLeast(d *prometheus.Desc, a string, v float64) {
+	if old, ok := c[d][[2]string{a}]; !ok || old < v {
+		c.add(d, a, "", v-old)
+	}
+}
+
 func (c *fleetCollector) collect(ctx context.Context, out chan<- prometheus.Metric) error {
 	n := counts{}
 	if err := c.nodes(ctx, n); err != nil {
@@ -61,7 +68,7 @@ func (c *fleetCollector) collect(ctx context.Context, out chan<- prometheus.Metr
 	for d, vs := range n {
 		for l, v := range vs {
 			labels := []string{l[0], l[1]}
-			if d == silentDesc || d == offDesc || d == bannedDesc || d == rolloutDesc {
+			if d == silentDesc || d == verifiedDesc || d == offDesc || d == bannedDesc || d == rolloutDesc {
 				labels = labels[:1]
 			}
 			out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
@@ -115,6 +122,9 @@ func (c *fleetCollector) node(n counts, x *fleet.Node, want string, names map[st
 		verdict = "refused"
 	}
 	n.add(attestedDesc, x.Pool, verdict, 1)
+	if x.State != fleet.NodePending && x.EKHash != "" {
+		n.atLeast(verifiedDesc, x.Pool, c.now().Sub(x.LastVerified()).Seconds())
+	}
 	image := x.Reported.BootedImage()
 	name := names[image]
 	if name == "" {

@@ -32,8 +32,8 @@ func sample(t *testing.T) store.Store {
 		return errors.Join(
 			tx.PutImage(ctx, &fleet.Image{Digest: "sha256:aa", Name: "base", Version: "1"}),
 			tx.PutPool(ctx, &fleet.Pool{Name: "rack", Image: "sha256:aa"}),
-			tx.CreateNode(ctx, &fleet.Node{Name: "n1", Pool: "rack", State: fleet.NodeApproved, LastSeen: now, Reported: runs("sha256:aa", well), Verdict: &fleet.Verdict{Accepted: true}}),
-			tx.CreateNode(ctx, &fleet.Node{Name: "n2", Pool: "rack", State: fleet.NodeApproved, LastSeen: now, Reported: runs("sha256:bb", hot), Verdict: &fleet.Verdict{}, Banned: []fleet.Ban{{}}}),
+			tx.CreateNode(ctx, &fleet.Node{Name: "n1", Pool: "rack", State: fleet.NodeApproved, LastSeen: now, Reported: runs("sha256:aa", well), Verdict: &fleet.Verdict{Accepted: true}, EKHash: "e1", Verified: now.Add(-time.Minute)}),
+			tx.CreateNode(ctx, &fleet.Node{Name: "n2", Pool: "rack", State: fleet.NodeApproved, LastSeen: now, Reported: runs("sha256:bb", hot), Verdict: &fleet.Verdict{}, EKHash: "e2", Verified: now.Add(-3 * time.Hour), Banned: []fleet.Ban{{}}}),
 			tx.CreateNode(ctx, &fleet.Node{Name: "n3", Pool: "rack", State: fleet.NodeCordoned, LastSeen: now.Add(-time.Hour), Reported: runs("sha256:aa", hot)}),
 			tx.CreateRollout(ctx, &fleet.Rollout{State: fleet.RolloutDone, Nodes: []fleet.Move{{Node: "n1", State: fleet.MoveDone}}}),
 			tx.PutRecord(ctx, store.Record{Kind: "alert", Key: "pager", Doc: []byte(`{"tries":3,"dropped":7}`)}),
@@ -81,6 +81,7 @@ func TestScrape(t *testing.T) {
 		`turnout_nodes_attestation{pool="rack",verdict="accepted"} 1`,
 		`turnout_nodes_attestation{pool="rack",verdict="refused"} 1`,
 		`turnout_nodes_attestation{pool="rack",verdict="none"} 1`,
+		`turnout_nodes_oldest_verification_seconds{pool="rack"} 10800`,
 		`turnout_nodes_image{image="base 1",pool="rack"} 2`,
 		`turnout_nodes_image{image="unknown",pool="rack"} 1`,
 		`turnout_rollouts{state="halted"} 0`,

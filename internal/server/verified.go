@@ -11,24 +11,14 @@ import (
 	"github.com/turnout-project/turnout/internal/store"
 )
 
-// lastVerified is when a node last proved what it runs, or, if it never did,
-// when it could have begun to.
-func lastVerified(n *fleet.Node) time.Time {
-	at := n.Verified
-	if at.IsZero() && n.Verdict != nil && n.Verdict.Accepted {
-		at = n.Verdict.At
-	}
-	if at.IsZero() {
-		at = n.Created
-	}
-	return at
-}
-
 // findUnverified tells of nodes whose last accepted attestation is older than
 // it may be, whether they are silent or refused, and of the next accepted one.
-// told holds, by node, what was last verified as it was told.
-func (s *Server) findUnverified(ctx context.Context, told map[string]time.Time) error {
-	if s.live().AttestAlarm <= 0 {
+// told holds, by node, what was last verified as it was told; began is when
+// the server began to watch. A server that was away gives nodes the time of
+// two attestations to come back: their silence was its own.
+func (s *Server) findUnverified(ctx context.Context, told map[string]time.Time, began time.Time) error {
+	alarm := s.live().AttestAlarm
+	if alarm <= 0 || s.now().Sub(began) < min(alarm, 2*s.live().AttestEvery) {
 		return nil
 	}
 	nodes, err := s.Store.Nodes(ctx)
@@ -40,7 +30,7 @@ func (s *Server) findUnverified(ctx context.Context, told map[string]time.Time) 
 		if n.State == fleet.NodePending || n.EKHash == "" {
 			continue
 		}
-		last := lastVerified(n)
+		last := n.LastVerified()
 		was, isTold := told[n.Name]
 		kind, msg := "", ""
 		switch age := now.Sub(last); {

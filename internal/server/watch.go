@@ -84,13 +84,14 @@ func (s *Server) Watch(ctx context.Context) {
 	defer t.Stop()
 	lives := map[string]*pulse.Liveness{} // by node
 	stale := map[string]time.Time{}
+	began := s.now()
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-t.C:
 		}
-		if err := errors.Join(s.findLost(ctx, lives), s.findUnverified(ctx, stale)); err != nil && ctx.Err() == nil {
+		if err := errors.Join(s.findLost(ctx, lives), s.findUnverified(ctx, stale, began)); err != nil && ctx.Err() == nil {
 			s.log.Error("watching the fleet", "err", err)
 		}
 	}
