@@ -73,6 +73,10 @@ func follows(a quote.Attested, before *store.Clock, bootID string) (same bool, e
 		return false, &quote.Error{Kind: quote.KindClock, Detail: fmt.Sprintf(
 			"the TPM was reset (it counts %d, it had %d) while the machine kept running: its PCRs may have been written anew", a.ResetCount, before.Reset)}
 	}
+	if !newBoot && before.Firmware != 0 && before.Firmware != a.Firmware {
+		return false, &quote.Error{Kind: quote.KindClock, Detail: fmt.Sprintf(
+			"the TPM's firmware is %#x; it was %#x before, and the TPM was not reset in between, which an update of it needs", a.Firmware, before.Firmware)}
+	}
 	return !newBoot && before.Bank == bank, nil
 }
 

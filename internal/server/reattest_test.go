@@ -198,6 +198,14 @@ func TestResets(t *testing.T) {
 	}
 	e, err := l.store.Enrolment(ctx, "n1")
 	l.must(err)
+	e.Clock.Firmware++ // as if the firmware of the TPM had been another in this boot
+	l.must(l.store.Update(ctx, func(tx store.Tx) error { return tx.PutEnrolment(ctx, e) }))
+	if v := b.attest(b.evidence()); v.Accepted || !strings.Contains(v.Summary, "firmware") {
+		t.Errorf("another TPM firmware in the same boot: %+v; want refused", v)
+	}
+	e, err = l.store.Enrolment(ctx, "n1")
+	l.must(err)
+	e.Clock.Firmware--
 	e.Clock.Reset += 2 // as if it had been seen further on
 	l.must(l.store.Update(ctx, func(tx store.Tx) error { return tx.PutEnrolment(ctx, e) }))
 	v := b.attest(b.evidence())
