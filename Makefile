@@ -39,7 +39,7 @@ machine: build ## the demo's scenes and power cuts, as tests on virtual machines
 	TURNOUT_MACHINE_TEST=1 go test -count=1 -timeout 60m -v -run 'TestRack|TestPowerCuts' ./internal/demo
 	TURNOUT_MACHINE_TEST=1 go test -count=1 -timeout 60m -v -run TestRun ./docs
 
-failures: build ## bring a virtual node down in six more ways; it must come back by itself
+failures: build ## bring a virtual node down in seven more ways; it must come back by itself
 	TURNOUT_MACHINE_TEST=1 go test -count=1 -timeout 60m -v -run TestFailures ./internal/demo
 
 bootside: ## boot virtual machines by HTTPS, by iPXE, by BIOS (which must be refused), and without a server

@@ -118,6 +118,11 @@ func (n Name) String() string {
 	}
 }
 
+// counted returns the name after one more trial boot.
+func (n Name) counted() Name {
+	return Name{Generation: n.Generation, Short: n.Short, Counted: true, Left: n.Left - 1, Done: n.Done + 1}
+}
+
 // armed, confirmed and condemned return the name after that transition.
 func (n Name) armed(generation uint64, tries int) Name {
 	return Name{Generation: generation, Short: n.Short, Counted: true, Left: tries}

@@ -5,6 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
+	"path"
+	"strconv"
 	"strings"
 	"time"
 
@@ -28,6 +31,7 @@ var failures = []failure{
 	{"no-server", "the node starts while the server is down", noServer},
 	{"panic", "an update whose kernel panics in every trial boot", panicking},
 	{"agent-killed", "an update that kills the agent again and again", agentKilled},
+	{"esp-refused", "the same image on trial once more, and the firmware refuses to count it", espRefused},
 	{"both-roots", "a byte of both roots changes on disk", bothRoots},
 }
 
@@ -166,6 +170,56 @@ func agentKilled(ctx context.Context, l *lab, node *vmtest.Node) error {
 	if !strings.Contains(node.Console()[seen:], "no sign of life of the agent") {
 		return errors.New("the console does not say that the guard ended the trial")
 	}
+	return nil
+}
+
+// espRefused puts the image that kills its agent on trial once more, under a
+// name that the firmware may not change: the loader starts it again and again,
+// and only the initrd counts. It goes on from agentKilled.
+func espRefused(ctx context.Context, l *lab, node *vmtest.Node) error {
+	seen := len(node.Console())
+	n, err := l.offAnd(ctx, node, func() error {
+		start, err := partitionStart(node.Disk(), "esp")
+		if err != nil {
+			return err
+		}
+		esp := fmt.Sprintf("%s@@%d", node.Disk(), start)
+		out, err := exec.CommandContext(ctx, "mdir", "-b", "-i", esp, "::EFI/Linux").Output()
+		if err != nil {
+			return commandError("mdir", err)
+		}
+		bad, generation := "", 0
+		for file := range strings.FieldsSeq(string(out)) {
+			if g, _, ok := strings.Cut(strings.TrimPrefix(path.Base(file), "g"), "-"); ok {
+				if x, err := strconv.Atoi(g); err == nil {
+					generation = max(generation, x)
+				}
+			}
+			if strings.Contains(file, "+0-") {
+				bad = file
+			}
+		}
+		short, _, _ := strings.Cut(path.Base(bad), "+")
+		_, short, ok := strings.Cut(short, "-")
+		if !ok {
+			return fmt.Errorf("no bad UKI among %q: run agent-killed before", out)
+		}
+		armed := fmt.Sprintf("::EFI/Linux/g%06d-%s+2.efi", generation+1, short)
+		for _, c := range [][]string{{"mren", "-i", esp, bad, armed}, {"mattrib", "+r", "-i", esp, armed}} {
+			if _, err := exec.CommandContext(ctx, c[0], c[1:]...).Output(); err != nil {
+				return commandError(c[0], err)
+			}
+		}
+		l.say("%s is off; %s is armed as %s, and read-only for the firmware; power on", node.Name, bad, armed)
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	if got := strings.Count(node.Console()[seen:], "the loader could not count this boot"); got != 2 {
+		return fmt.Errorf("the initrd counted %d boots, want 2", got)
+	}
+	l.say("%s", l.describe(n))
 	return nil
 }
 

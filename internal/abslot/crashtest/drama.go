@@ -33,7 +33,17 @@ var Acts = []Act{
 	}},
 	{"arm", func(ctx context.Context, n *slottest.Node) error { return n.Machine().Arm(ctx, fleet.SlotB, 2, 2) }},
 	{"cancel", func(ctx context.Context, n *slottest.Node) error { return n.Machine().Cancel(ctx, fleet.SlotB) }},
-	{"arm again", func(ctx context.Context, n *slottest.Node) error { return n.Machine().Arm(ctx, fleet.SlotB, 3, 2) }},
+	{"arm again", func(ctx context.Context, n *slottest.Node) error { return n.Machine().Arm(ctx, fleet.SlotB, 3, 3) }},
+	{"trial boot that the initrd counts", func(ctx context.Context, n *slottest.Node) error {
+		n.RefusesRename = true
+		defer func() { n.RefusesRename = false }()
+		if err := boot(ctx, n); err != nil {
+			return err
+		}
+		path, err := n.Machine().Recount(ctx)
+		n.Evidence.CountPath = path
+		return err
+	}},
 	{"trial boot", boot},
 	{"confirm", func(ctx context.Context, n *slottest.Node) error { return n.Confirm(ctx) }},
 	{"flip", func(ctx context.Context, n *slottest.Node) error {

@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
+	"github.com/turnout-project/turnout/internal/abslot"
 	"github.com/turnout-project/turnout/internal/abslot/crashtest"
 	"github.com/turnout-project/turnout/internal/abslot/guest"
 	"github.com/turnout-project/turnout/internal/abslot/sdboot"
@@ -82,6 +83,7 @@ func TestAgainstLoader(t *testing.T) {
 			return
 		}
 	}
+	t.Run("the firmware refuses the rename", lab.refused)
 	t.Logf("visited %d states of the firmware's renames", lab.states)
 }
 
@@ -116,6 +118,25 @@ func newLab(t *testing.T, loader, stub string) *lab {
 		t.Fatal(err)
 	}
 	return l
+}
+
+// refused makes a UKI read-only, so that the firmware does not open it for
+// writing: the loader starts it all the same, without a word that it counted,
+// which is what abslot.Recount goes by.
+func (l *lab) refused(t *testing.T) {
+	const file = "g000002-bbbbbbbbbbbb+2.efi"
+	guest.Need(t, "mattrib")
+	files := []string{"g000001-aaaaaaaaaaaa.efi", file}
+	l.format(t, files)
+	guest.Output(t, "", "mattrib", "+r", "-i", fmt.Sprintf("%s@@%d", l.path("disk.img"), l.esp.StartBytes), "::EFI/Linux/"+file)
+	console := l.run(t)
+	if diff := cmp.Diff(files, slices.Sorted(slices.Values(l.names(t, nil)))); diff != "" {
+		t.Errorf("files after the boot (-before +after):\n%s", diff)
+	}
+	_, said, ok := strings.Cut(console, "@@ ")
+	if words := strings.Fields(said); !ok || len(words) < 3 || words[2] != "turnout.entry=g000002-bbbbbbbbbbbb" || !abslot.NeedsRecount(files, words[0], strings.TrimPrefix(words[1], "none")) {
+		t.Errorf("the guest said:\n%s", console)
+	}
 }
 
 func (l *lab) path(name string) string { return filepath.Join(l.dir, name) }

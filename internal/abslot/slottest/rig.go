@@ -74,6 +74,8 @@ type Node struct {
 	// OnWrite, when set, is told what a slot's tree says from now on:
 	// Partial while it is being written, then the root hash.
 	OnWrite func(s fleet.Slot, hash string)
+	// RefusesRename is firmware that does not let the loader count.
+	RefusesRename bool
 	boots   int
 }
 
@@ -136,6 +138,9 @@ func (n *Node) Boot(ctx context.Context) (string, error) {
 		return "", fmt.Errorf("nothing to boot among %q", names)
 	}
 	started, _, _ := sdboot.Boot(names)
+	if n.RefusesRename {
+		started = selected
+	}
 	if started != selected {
 		if err := n.ESP.Rename(ctx, abslot.LinuxDir+"/"+selected, abslot.LinuxDir+"/"+started); err != nil {
 			return "", err

@@ -6,11 +6,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"path"
 	"strings"
 
 	"github.com/turnout-project/turnout/internal/abslot"
 	"github.com/turnout-project/turnout/internal/disk"
+	"github.com/turnout-project/turnout/internal/disk/fatdir"
 	"github.com/turnout-project/turnout/internal/efivar"
 	"github.com/turnout-project/turnout/internal/fleet"
 	"github.com/turnout-project/turnout/internal/node/bootinfo"
@@ -69,6 +71,58 @@ func (m *machine) checkTries(ctx context.Context, d *disk.Disk, i *bootinfo.Info
 		return nil
 	}
 	return errors.New(why)
+}
+
+// recount counts a trial boot that the loader could not count, since the
+// firmware refused the rename: else a slot that hangs before its agent lives
+// would be started for ever.
+func (m *machine) recount(ctx context.Context, d *disk.Disk, i *bootinfo.Info) {
+	if i.BootPath != string(abslot.PathDisk) {
+		return
+	}
+	files, err := linuxFiles(i.ESP)
+	if err != nil {
+		m.log("warning: the ESP cannot be read: %v", err)
+		return
+	}
+	if !abslot.NeedsRecount(files, i.Entry, i.CountPath) {
+		return
+	}
+	m.watchdog.Grant(phaseTime)
+	s, err := m.openSlots(d, i)
+	if err != nil {
+		m.log("warning: the loader did not count this boot, and neither can it be counted here: %v", err)
+		return
+	}
+	path, err := s.Recount(ctx)
+	if err = errors.Join(err, slots.Unmount()); err != nil {
+		m.log("warning: %v", err)
+	}
+	if path != "" {
+		i.CountPath = path
+	}
+}
+
+// linuxFiles lists the ESP's folder of UKIs without mounting it.
+func linuxFiles(esp string) ([]string, error) {
+	f, err := os.Open(esp)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	v, err := fatdir.Open(f, 0)
+	if err != nil {
+		return nil, err
+	}
+	entries, err := v.List(abslot.LinuxDir)
+	if err != nil {
+		return nil, err
+	}
+	var names []string
+	for _, e := range entries {
+		names = append(names, e.Name)
+	}
+	return names, nil
 }
 
 // isSpent reports whether a path the loader counted says that no tries are

@@ -64,6 +64,7 @@ func (m *machine) bootSlot(ctx context.Context) error {
 		return err
 	}
 	m.log("slot %s on %s, started from %s", p.slot, p.disk.Path, info.BootPath)
+	m.recount(ctx, p.disk, info)
 	if err := m.checkTries(ctx, p.disk, info); err != nil {
 		return err
 	}
