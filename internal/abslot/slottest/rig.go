@@ -76,7 +76,7 @@ type Node struct {
 	OnWrite func(s fleet.Slot, hash string)
 	// RefusesRename is firmware that does not let the loader count.
 	RefusesRename bool
-	boots   int
+	boots         int
 }
 
 // NewNode returns a node that runs the installer.
