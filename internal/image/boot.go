@@ -3,6 +3,7 @@ package image
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
 	"os"
@@ -164,16 +165,53 @@ func (b *build) initrd(what string, r root, set initrd.Set) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", what, err)
 	}
-	var out bytes.Buffer
-	err = initrd.Build(&out, initrd.Contents{
+	c := initrd.Contents{
 		Init: agent, Release: r.release, Modules: modules,
 		Files: []initrd.File{{Path: manifest.TrustPath, Mode: 0o644, Data: b.trust}},
-	})
+	}
+	data, how, err := b.compressed(c)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", what, err)
 	}
-	task.End(fmt.Sprintf("%s, %d modules", progress.Size(int64(out.Len())), len(modules)))
-	return out.Bytes(), nil
+	task.End(fmt.Sprintf("%s, %d modules%s", progress.Size(int64(len(data))), len(modules), how))
+	return data, nil
+}
+
+// compressed returns an initrd, from the store if one of the same contents is
+// there: compressing takes longer than all else about it.
+func (b *build) compressed(c initrd.Contents) (data []byte, how string, err error) {
+	build := func() ([]byte, error) {
+		var out bytes.Buffer
+		err := initrd.Build(&out, c)
+		return out.Bytes(), err
+	}
+	if b.NoCache {
+		data, err = build()
+		return data, "", err
+	}
+	digest, err := initrd.Digest(c)
+	if err != nil {
+		return nil, "", err
+	}
+	key := "imgbuild initrd " + digest + " by " + programDigest()
+	if path, hit := b.lookup(key); hit {
+		kept, err := os.ReadFile(path)
+		if n := len(kept) - sha256.Size; err == nil && n > 0 && sha256.Sum256(kept[:n]) == [sha256.Size]byte(kept[n:]) {
+			return kept[:n], "; from the store: module files, node agent and keys are unchanged", nil
+		}
+		b.Progress.Note("an initrd in the store is damaged, making it anew")
+		if err := os.RemoveAll(path); err != nil {
+			return nil, "", fmt.Errorf("store: %w", err)
+		}
+	}
+	if data, err = build(); err != nil {
+		return nil, "", err
+	}
+	_, err = b.Store.PutKey(key, func(path string) error {
+		sum := sha256.Sum256(data)
+		return os.WriteFile(path, append(bytes.Clone(data), sum[:]...), 0o644)
+	})
+	return data, "", err
 }
 
 // reservedWords are kernel parameters that the build sets itself.

@@ -118,6 +118,7 @@ func (b *build) makeRoot(ctx context.Context, dir string) error {
 	if err != nil {
 		return b.keepLogs(err)
 	}
+	defer res.Close()
 	if err := b.pruneGSP(res.Dir); err != nil {
 		return err
 	}
@@ -147,12 +148,43 @@ func (b *build) makeRoot(ctx context.Context, dir string) error {
 		return err
 	}
 	task := b.Progress.Start("pack root", progress.Bytes)
-	packed, err := rootfs.Pack(ctx, res.Dir, filepath.Join(dir, rootFile), rootfs.PackOptions{SourceDateEpoch: b.Lock.SourceDateEpoch})
+	packed, err := b.pack(ctx, res.Dir, filepath.Join(dir, rootFile), packages, task.Update)
 	if err != nil {
 		return err
 	}
-	task.End(progress.Size(packed.SizeBytes) + " by " + packed.Tool)
+	task.End(fmt.Sprintf("%s by %s, %d of %d blocks from the store", progress.Size(packed.SizeBytes), packed.Tool, packed.Reused, packed.Blocks))
 	return os.WriteFile(filepath.Join(dir, digestFile), []byte("sha256:"+packed.SHA256), 0o644)
+}
+
+// Files of packed blocks that are kept for later builds.
+const (
+	blocksFile = "blocks"
+	blocksList = "blocks.index"
+)
+
+// pack packs a tree. What it has in common with the first root that was made
+// of these packages is not compressed again.
+func (b *build) pack(ctx context.Context, tree, out string, ps packages, update func(done, total int64)) (rootfs.Packed, error) {
+	o := rootfs.PackOptions{SourceDateEpoch: b.Lock.SourceDateEpoch, Scratch: b.work.path(""), Progress: update}
+	list, err := jsonDigest(ps.list, b.Recipe.Kernel.ExcludeModules)
+	if err != nil {
+		return rootfs.Packed{}, err
+	}
+	key := b.key("blocks", list)
+	if earlier, hit := b.lookup(key); hit {
+		o.Reuse, o.ReuseIndex = filepath.Join(earlier, blocksFile), filepath.Join(earlier, blocksList)
+		return rootfs.Pack(ctx, tree, out, o)
+	}
+	o.Index = b.work.path(blocksList)
+	packed, err := rootfs.Pack(ctx, tree, out, o)
+	if err != nil || b.NoCache {
+		return packed, err
+	}
+	_, err = b.Store.PutKey(key, func(path string) error {
+		return errors.Join(os.Mkdir(path, 0o755), os.Link(out, filepath.Join(path, blocksFile)),
+			os.Rename(o.Index, filepath.Join(path, blocksList)))
+	})
+	return packed, err
 }
 
 // tree makes the tree of the root, from a base in the store if there is one.
@@ -181,7 +213,7 @@ func (b *build) tree(ctx context.Context, ps packages, files []rootfs.File) (*ro
 			return res, err
 		}
 		b.Progress.Note("making it anew: %v", err)
-		if err := os.Remove(base); err != nil {
+		if err := os.RemoveAll(base); err != nil {
 			return nil, fmt.Errorf("store: %w", err)
 		}
 		spec.Base = ""
@@ -189,10 +221,7 @@ func (b *build) tree(ctx context.Context, ps packages, files []rootfs.File) (*ro
 		b.Progress.Note("%-24s are made: %s", "configured packages", b.why(baseFacts))
 	}
 	if !b.NoCache {
-		spec.SaveBase = func(write func(string) error) error {
-			_, err := b.Store.PutKey(key, write)
-			return err
-		}
+		spec.SaveBase = func(write func(string) error) (string, error) { return b.Store.PutKey(key, write) }
 	}
 	return run()
 }

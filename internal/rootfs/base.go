@@ -15,7 +15,6 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/klauspost/compress/zstd"
 	"golang.org/x/sys/unix"
 
 	"github.com/turnout-project/turnout/internal/rootfs/tree"
@@ -45,29 +44,101 @@ func (s *Spec) BaseDigest() (string, error) {
 	return "sha256:" + hex.EncodeToString(sum[:]), nil
 }
 
-// saveBase hands the configured tree to whoever keeps bases. The form is a
-// tar archive in zstd: one file, with a checksum over its contents.
+// Files of a base, which is a folder that only root may look into: there are
+// setuid programs in the tree.
+const (
+	baseTree = "tree"
+	baseSum  = "sum" // treeSum of it
+)
+
+// saveBase hands the configured tree to whoever keeps bases, and goes on in
+// an overlay above it.
 func (b *build) saveBase(ctx context.Context) error {
 	if b.SaveBase == nil {
 		return nil
 	}
-	return b.SaveBase(func(path string) error {
-		out, err := os.Create(path)
+	path, err := b.SaveBase(func(path string) error {
+		sum, err := treeSum(ctx, b.dir, b.Jobs)
 		if err != nil {
 			return err
 		}
-		return errors.Join(writeBase(ctx, b.dir, out), out.Close())
+		if err := os.Mkdir(path, 0o700); err != nil {
+			return err
+		}
+		kept := filepath.Join(path, baseTree)
+		if err := os.Rename(b.dir, kept); errors.Is(err, unix.EXDEV) {
+			err = copyTree(ctx, b.dir, kept)
+			if err != nil {
+				return err
+			}
+		} else if err != nil {
+			return err
+		}
+		return os.WriteFile(filepath.Join(path, baseSum), []byte(sum), 0o644)
 	})
-}
-
-func writeBase(ctx context.Context, dir string, out io.Writer) error {
-	z, err := zstd.NewWriter(out, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderCRC(true))
 	if err != nil {
 		return err
 	}
-	buf := bufio.NewWriterSize(z, 1<<20)
+	return b.startFrom(ctx, path)
+}
+
+// restoreBase starts from a base that an earlier build saved.
+func (b *build) restoreBase(ctx context.Context) error {
+	want, err := os.ReadFile(filepath.Join(b.Base, baseSum))
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrBase, err)
+	}
+	got, err := treeSum(ctx, filepath.Join(b.Base, baseTree), b.Jobs)
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	if err != nil {
+		return fmt.Errorf("%w %q: %w", ErrBase, b.Base, err)
+	}
+	if got != string(want) {
+		return fmt.Errorf("%w %q: its files are not those that were saved", ErrBase, b.Base)
+	}
+	return b.startFrom(ctx, b.Base)
+}
+
+// startFrom makes the tree of the base at path the tree of this build. What
+// the build changes is in an overlay that nothing else sees, and that ends
+// with the process; where the kernel refuses overlays, it is a copy.
+func (b *build) startFrom(ctx context.Context, path string) error {
+	lower := filepath.Join(path, baseTree)
+	mount, err := overlay(lower, filepath.Join(b.WorkDir, "changes"), filepath.Join(b.WorkDir, "overlay"))
+	if err != nil {
+		b.Log.Debug("copying the packages' tree, since it cannot be overlaid", "error", err)
+		if err := os.RemoveAll(b.dir); err != nil {
+			return err
+		}
+		if err := copyTree(ctx, lower, b.dir); err != nil {
+			return err
+		}
+	} else {
+		b.result.mount = mount
+		b.dir = fmt.Sprintf("/proc/%d/fd/%d/.", os.Getpid(), mount.Fd())
+	}
+	b.tree.Close()
+	b.tree, err = tree.Open(b.dir)
+	return err
+}
+
+// copyTree makes a tree at to, which must not be there, like that at from.
+func copyTree(ctx context.Context, from, to string) error {
+	if err := os.Mkdir(to, 0o755); err != nil {
+		return err
+	}
+	r, w := io.Pipe()
+	go func() { _ = w.CloseWithError(writeTree(ctx, from, w)) }() // the reader gets the error
+	err := readTree(ctx, bufio.NewReaderSize(r, 1<<20), to)
+	return errors.Join(err, r.Close())
+}
+
+func writeTree(ctx context.Context, dir string, out io.Writer) error {
+	buf := bufio.NewWriterSize(out, 1<<20)
 	w := &baseWriter{dir: dir, tar: tar.NewWriter(buf), linked: map[uint64]string{}}
-	err = filepath.WalkDir(dir, func(p string, d fs.DirEntry, err error) error {
+	err := filepath.WalkDir(dir, func(p string, d fs.DirEntry, err error) error {
 		if err == nil {
 			err = ctx.Err()
 		}
@@ -77,9 +148,34 @@ func writeBase(ctx context.Context, dir string, out io.Writer) error {
 		return w.add(p, d)
 	})
 	if err != nil {
-		return errors.Join(err, z.Close())
+		return err
 	}
-	return errors.Join(w.tar.Close(), buf.Flush(), z.Close())
+	return errors.Join(w.tar.Close(), buf.Flush())
+}
+
+func readTree(ctx context.Context, in io.Reader, to string) error {
+	dir, err := tree.OpenStrict(to)
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	r := &baseReader{dir: dir}
+	defer r.close()
+	for t := tar.NewReader(in); ; {
+		h, err := t.Next()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if err := r.entry(h, t); err != nil {
+			return fmt.Errorf("%q: %w", h.Name, err)
+		}
+	}
 }
 
 // baseWriter writes a tree, parents first.
@@ -163,66 +259,6 @@ func xattrs(p string) (map[string]string, error) {
 		records[xattrRecord+name] = string(value[:n])
 	}
 	return records, nil
-}
-
-// restoreBase makes the tree from a saved base.
-func (b *build) restoreBase(ctx context.Context) error {
-	f, err := os.Open(b.Base)
-	if err != nil {
-		return fmt.Errorf("%w: %w", ErrBase, err)
-	}
-	defer func() { _ = f.Close() }() // read only
-	st, err := f.Stat()
-	if err != nil {
-		return fmt.Errorf("%w: %w", ErrBase, err)
-	}
-	counted := &countingReader{r: f, update: func(n int64) { b.progress("restore packages", n, st.Size()) }}
-	z, err := zstd.NewReader(counted)
-	if err != nil {
-		return fmt.Errorf("%w: %w", ErrBase, err)
-	}
-	defer z.Close()
-	dir, err := tree.OpenStrict(b.dir)
-	if err != nil {
-		return err
-	}
-	defer dir.Close()
-	r := &baseReader{dir: dir}
-	defer r.close()
-	for t := tar.NewReader(z); ; {
-		h, err := t.Next()
-		if errors.Is(err, io.EOF) {
-			break
-		}
-		if err != nil {
-			return fmt.Errorf("%w %q: %w", ErrBase, b.Base, err)
-		}
-		if err := ctx.Err(); err != nil {
-			return err
-		}
-		if err := r.entry(h, t); err != nil {
-			return fmt.Errorf("%w %q: %q: %w", ErrBase, b.Base, h.Name, err)
-		}
-	}
-	// The checksum comes after the end of the archive.
-	if _, err := io.Copy(io.Discard, z); err != nil {
-		return fmt.Errorf("%w %q: %w", ErrBase, b.Base, err)
-	}
-	return nil
-}
-
-// countingReader tells how much was read.
-type countingReader struct {
-	r      io.Reader
-	n      int64
-	update func(int64)
-}
-
-func (c *countingReader) Read(p []byte) (int, error) {
-	n, err := c.r.Read(p)
-	c.n += int64(n)
-	c.update(c.n)
-	return n, err
 }
 
 // baseReader writes the entries of a base into an empty tree. Entries of one

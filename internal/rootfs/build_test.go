@@ -156,8 +156,11 @@ func TestBuild(t *testing.T) {
 	var packed []Packed
 	var results []*Result
 	base := filepath.Join(t.TempDir(), "base")
-	keep := func(write func(string) error) error { return write(base) }
 	for i, jobs := range []int{1, 4} {
+		keep := func(write func(string) error) (string, error) { return base, write(base) }
+		if i == 1 {
+			keep = nil // in the tree itself, not in an overlay above what was kept
+		}
 		work := filepath.Join(t.TempDir(), strings.Repeat("x", 1+40*i))
 		if i == 1 {
 			slices.Reverse(s.packages)
@@ -168,12 +171,16 @@ func TestBuild(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		p, err := Pack(t.Context(), r.Dir, filepath.Join(work, "root.squashfs"), PackOptions{SourceDateEpoch: 1_700_000_000, Level: 3, Processors: 1 + i})
+		t.Cleanup(r.Close)
+		p, err := Pack(t.Context(), r.Dir, base+fmt.Sprint(i)+".squashfs", PackOptions{SourceDateEpoch: 1_700_000_000, Level: 3, Processors: 1 + i, Index: base + fmt.Sprint(i) + ".index"})
 		if err != nil {
 			t.Fatal(err)
 		}
 		packed, results = append(packed, p), append(results, r)
 		t.Logf("took %v; %d bytes packed by %s", r.Timings, p.SizeBytes, p.Tool)
+	}
+	if unsquash, err := exec.Command("unsquashfs", "-l", base+"0.squashfs").Output(); err != nil || !bytes.Contains(unsquash, []byte("squashfs-root/etc/x.conf\n")) {
+		t.Errorf("unsquashfs -l: %v: %.300s", err, unsquash)
 	}
 	if packed[0] != packed[1] {
 		t.Errorf("not the same bytes: %+v and %+v; the trees differ in:\n%s", packed[0], packed[1], differences(t, results[0].Dir, results[1].Dir))
@@ -190,30 +197,41 @@ func testFromBase(t *testing.T, s *store, base string, want Packed) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(r.Close)
 	t.Logf("from a base: %v", r.Timings)
 	checkSystem(t, s, r)
-	got, err := Pack(t.Context(), r.Dir, filepath.Join(spec.WorkDir, "root.squashfs"), PackOptions{SourceDateEpoch: 1_700_000_000, Level: 3})
+	o := PackOptions{SourceDateEpoch: 1_700_000_000, Level: 3, Reuse: base + "0.squashfs", ReuseIndex: base + "0.index"}
+	got, err := Pack(t.Context(), r.Dir, filepath.Join(spec.WorkDir, "root.squashfs"), o)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got != want {
+	if got.Reused != got.Blocks {
+		t.Errorf("%d of %d blocks were reused; want all", got.Reused, got.Blocks)
+	}
+	if got.Reused = 0; got != want {
 		t.Errorf("from a base: %+v; from packages: %+v", got, want)
 	}
-	// One bit that went bad is found, even in the last block.
-	raw, err := os.ReadFile(base)
+	// What went bad in the base is found.
+	f, err := os.OpenFile(filepath.Join(base, baseTree, "usr/bin/dpkg"), os.O_RDWR, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, at := range []int{len(raw) / 2, len(raw) - 2} {
-		bad := slices.Clone(raw)
-		bad[at] ^= 4
-		spec.Base = filepath.Join(t.TempDir(), "bad")
-		if err := os.WriteFile(spec.Base, bad, 0o644); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := Build(t.Context(), spec); !errors.Is(err, ErrBase) {
-			t.Errorf("a base with a bad byte at %d: Build = %v; want %v", at, err, ErrBase)
-		}
+	defer f.Close()
+	one := make([]byte, 1)
+	if _, err := f.ReadAt(one, 5000); err != nil {
+		t.Fatal(err)
+	}
+	one[0] ^= 4
+	if _, err := f.WriteAt(one, 5000); err != nil {
+		t.Fatal(err)
+	}
+	spec.WorkDir = t.TempDir()
+	if _, err := Build(t.Context(), spec); !errors.Is(err, ErrBase) {
+		t.Errorf("a base with a bad byte: Build = %v; want %v", err, ErrBase)
+	}
+	spec.Base = t.TempDir()
+	if _, err := Build(t.Context(), spec); !errors.Is(err, ErrBase) {
+		t.Errorf("a base of nothing: Build = %v; want %v", err, ErrBase)
 	}
 }
 

@@ -1,7 +1,6 @@
 package rootfs
 
 import (
-	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -13,8 +12,8 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime"
-	"strconv"
-	"strings"
+
+	"github.com/turnout-project/turnout/internal/squashfs"
 )
 
 // PackOptions say how a tree is packed.
@@ -25,20 +24,28 @@ type PackOptions struct {
 	// Processors is how many threads compress; 0 means one per CPU. The bytes
 	// are the same for any number.
 	Processors int
+	// Scratch is a folder for what is thrown away; "": that of the result.
+	Scratch string
+	// Reuse and ReuseIndex are an earlier packed file system and what Index
+	// was then: what is in both is not compressed again. The bytes are the
+	// same. "": none.
+	Reuse, ReuseIndex string
+	Index             string // where to write what later packs reuse blocks by; "": nowhere
+	// Progress is told how many bytes of files were read. nil: quiet.
+	Progress func(done, total int64)
 }
 
-// DefaultLevel and BlockBytes are chosen by measurement; see
+// DefaultLevel is chosen by measurement; see
 // docs/design/0002-root-filesystem.md.
-const (
-	DefaultLevel = 9
-	BlockBytes   = 256 << 10
-)
+const DefaultLevel = 9
 
 // Packed is a packed file system.
 type Packed struct {
 	SizeBytes int64
 	SHA256    string // hex
 	Tool      string // "mksquashfs 4.5.1": other versions may give other bytes
+	Blocks    int    // how many different blocks it has
+	Reused    int    // of them, how many an earlier file system had
 }
 
 // brokenSquashfs are versions known to write damaged file systems.
@@ -70,38 +77,19 @@ func pack(ctx context.Context, dir, out string, o PackOptions) (Packed, error) {
 	if o.Processors == 0 {
 		o.Processors = runtime.NumCPU()
 	}
-	if err := os.Remove(out); err != nil && !errors.Is(err, os.ErrNotExist) {
+	so := squashfs.Options{Epoch: o.SourceDateEpoch, Level: o.Level, Processors: o.Processors, Tool: tool, Scratch: o.Scratch,
+		Reuse: o.Reuse, ReuseIndex: o.ReuseIndex, Index: o.Index, Progress: o.Progress}
+	st, err := squashfs.Write(ctx, dir, out, so)
+	if errors.Is(err, squashfs.ErrReuse) {
+		so.Reuse, so.ReuseIndex = "", ""
+		st, err = squashfs.Write(ctx, dir, out, so)
+	}
+	if err != nil {
 		return Packed{}, err
 	}
-	epoch := strconv.FormatInt(o.SourceDateEpoch, 10)
-	cmd := exec.CommandContext(ctx, "mksquashfs", dir, out,
-		"-noappend", "-no-progress", "-quiet", "-no-recovery",
-		"-reproducible", "-mkfs-time", epoch, "-all-time", epoch,
-		"-no-exports", "-xattrs", "-comp", "zstd",
-		"-Xcompression-level", strconv.Itoa(o.Level), "-b", strconv.Itoa(BlockBytes),
-		"-processors", strconv.Itoa(o.Processors))
-	cmd.Env = toolEnv() // without SOURCE_DATE_EPOCH, which does not go with -mkfs-time
-	var output bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &output, &output
-	if err := cmd.Run(); err != nil {
-		if ctx.Err() != nil {
-			return Packed{}, ctx.Err()
-		}
-		return Packed{}, fmt.Errorf("mksquashfs: %w: %s", err, bytes.TrimSpace(output.Bytes()))
-	}
-	p := Packed{Tool: "mksquashfs " + tool}
+	p := Packed{Tool: "mksquashfs " + tool, Blocks: st.Blocks, Reused: st.Reused}
 	p.SHA256, p.SizeBytes, err = hashFile(out)
 	return p, err
-}
-
-func toolEnv() []string {
-	var env []string
-	for _, kv := range os.Environ() {
-		if !strings.HasPrefix(kv, "SOURCE_DATE_EPOCH=") {
-			env = append(env, kv)
-		}
-	}
-	return append(env, "LC_ALL=C", "TZ=UTC")
 }
 
 var squashfsVersion = regexp.MustCompile(`mksquashfs version (\S+)`)

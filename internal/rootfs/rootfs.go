@@ -49,8 +49,9 @@ type Spec struct {
 	// result is the same. "" makes everything from packages.
 	Base string
 	// SaveBase is called with the function that writes the base to a path,
-	// once packages are configured. nil: it is not kept.
-	SaveBase func(write func(path string) error) error
+	// once packages are configured, and returns where the base then is: a
+	// folder, best on the file system of WorkDir. nil: it is not kept.
+	SaveBase func(write func(path string) error) (string, error)
 }
 
 // File is a file, folder or link put into the root. Exactly one of Content,
@@ -67,12 +68,21 @@ type File struct {
 
 // Result is a finished root file system.
 type Result struct {
-	Dir           string      // the tree, to be packed
+	Dir           string      // the tree, to be packed; good until Close
 	KernelImage   string      // path of the kernel, moved out of the tree's /boot
 	KernelRelease string      // uname -r
 	ModulesDir    string      // path of Dir's /usr/lib/modules/<release>
 	Installed     []Installed // sorted by name
 	Timings       []Timing    // in order
+
+	mount *os.File // what keeps Dir, if that is an overlay of a base
+}
+
+// Close ends Dir, which may be an overlay. It may be called again, and on nil.
+func (r *Result) Close() {
+	if r != nil && r.mount != nil {
+		_ = r.mount.Close() // a folder
+	}
 }
 
 // Installed is a package as dpkg in the image knows it.
@@ -96,6 +106,12 @@ func Build(ctx context.Context, s Spec) (*Result, error) {
 	}
 	b := &build{Spec: s, dir: filepath.Join(s.WorkDir, "root")}
 	defer b.close()
+	done := false
+	defer func() {
+		if !done {
+			b.result.Close()
+		}
+	}()
 	for _, st := range b.stages() {
 		start := time.Now()
 		b.progress(st.name, 0, 0)
@@ -105,6 +121,7 @@ func Build(ctx context.Context, s Spec) (*Result, error) {
 		b.result.Timings = append(b.result.Timings, Timing{st.name, time.Since(start)})
 		b.Log.Debug("root file system", "stage", st.name, "took", time.Since(start).Round(time.Millisecond))
 	}
+	done = true
 	return &b.result, nil
 }
 
