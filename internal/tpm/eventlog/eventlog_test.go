@@ -4,8 +4,11 @@ import (
 	"bytes"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
 )
 
 // builder writes crypto-agile logs for tests.
@@ -175,6 +178,7 @@ func FuzzParse(f *testing.F) {
 	f.Add(new(builder).legacy(0, SCRTMVersion, make([]byte, 20), []byte("v")).b)
 	f.Fuzz(func(t *testing.T, b []byte) {
 		l, err := Parse(b)
+		sameOfOneBank(t, b, l, err)
 		if err != nil {
 			if l != nil {
 				t.Fatal("a log came with an error")
@@ -197,4 +201,30 @@ func FuzzParse(f *testing.F) {
 			}
 		}
 	})
+}
+
+// sameOfOneBank checks that ParseBank reads a log as Parse does, but for the
+// other banks, and that Replay of some PCRs is part of that of all.
+func sameOfOneBank(t *testing.T, b []byte, all *Log, err error) {
+	t.Helper()
+	for _, bank := range []string{"sha1", "sha256", "sha384", "sha512", "md5"} {
+		one, err1 := ParseBank(b, bank)
+		if fmt.Sprint(err) != fmt.Sprint(err1) {
+			t.Fatalf("Parse: %v, ParseBank(%s): %v", err, bank, err1)
+		}
+		if err != nil {
+			continue
+		}
+		want := all.Replay(bank)
+		if d := cmp.Diff(want, one.Replay(bank)); d != "" || len(one.Events) != len(all.Events) || one.Locality != all.Locality {
+			t.Fatalf("%s of the log with one bank (-all +one):\n%s", bank, d)
+		}
+		some := all.Replay(bank, 0, 4, 11)
+		for p := range PCRs {
+			v, ok := some[p]
+			if w, has := want[p]; (p == 0 || p == 4 || p == 11) != ok && has || ok && !bytes.Equal(v, w) {
+				t.Fatalf("%s PCR %d replays to %x among some, %x among all", bank, p, v, w)
+			}
+		}
+	}
 }

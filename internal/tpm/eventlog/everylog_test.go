@@ -34,6 +34,7 @@ func TestEveryRealLog(t *testing.T) {
 				t.Errorf("%s: %v", file, err)
 				continue
 			}
+			sameOfOneBank(t, raw, l, nil)
 			checkBanks(t, filepath.Base(file), l)
 			if tool != "" && agrees(t, tool, raw, filepath.Base(file), l) {
 				agreed++
