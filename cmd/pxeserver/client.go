@@ -161,7 +161,7 @@ func (g *globals) completeImages(cmd *cobra.Command, _ []string, _ string) ([]st
 func (g *globals) completeRollouts(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
 	var out []string
 	if c, err := g.client(); err == nil {
-		rs, _ := c.Rollouts(cmd.Context())
+		rs, _ := c.RolloutSummaries(cmd.Context())
 		for _, r := range rs {
 			out = append(out, r.ID+"\t"+string(r.State))
 		}

@@ -18,7 +18,7 @@ back; "image restore" does.
 
 It is refused while a pool or a live rollout wants the image.
 ` + exitCodes,
-		Args: cli.OneArg("an image"),
+		Args: cli.OneArg("an image"), ValidArgsFunction: g.completeImages,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return actOnImage(cmd, g, args[0], "revoke", reason)
 		},
@@ -31,7 +31,7 @@ func newImageRestoreCommand(g *globals) *cobra.Command {
 	return &cobra.Command{
 		Use: "restore IMAGE", Short: "Let nodes run a revoked image again",
 		Long: "Takes a revocation back. Nodes that run the image are accepted again from their next\nattestation on.\n" + exitCodes,
-		Args: cli.OneArg("an image"),
+		Args: cli.OneArg("an image"), ValidArgsFunction: g.completeImages,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return actOnImage(cmd, g, args[0], "restore", "")
 		},

@@ -213,14 +213,14 @@ func stageText(s fleet.RolloutStage) string {
 func newRolloutListCommand(g *globals) *cobra.Command {
 	return &cobra.Command{
 		Use: "list", Aliases: []string{"ls", "history"}, Short: "List rollouts",
-		Long: "Lists all rollouts, oldest first.\n" + exitCodes,
+		Long: "Lists all rollouts, oldest first, with how many nodes of each stage stand where. rollout status\nhas the nodes.\n" + exitCodes,
 		Args: cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := g.client()
 			if err != nil {
 				return err
 			}
-			rs, err := c.Rollouts(cmd.Context())
+			rs, err := c.RolloutSummaries(cmd.Context()) // all their nodes would be a million lines
 			if err != nil {
 				return err
 			}
@@ -229,8 +229,14 @@ func newRolloutListCommand(g *globals) *cobra.Command {
 				row(t, "ID", "IMAGE", "STATE", "DONE", "FAILED", "NODES", "BY", "STARTED", "WHY")
 				for i := range rs {
 					r := &rs[i]
-					n := count(r)
-					row(t, r.ID, ns.of(r.Image), string(r.State), fmt.Sprint(n[fleet.MoveDone]), fmt.Sprint(n[fleet.MoveFailed]), fmt.Sprint(len(r.Nodes)), r.By, ago(r.Created), r.Reason)
+					done, failed, nodes := 0, 0, 0
+					for _, stage := range r.Counts {
+						done, failed = done+stage[fleet.MoveDone], failed+stage[fleet.MoveFailed]
+						for _, n := range stage {
+							nodes += n
+						}
+					}
+					row(t, r.ID, ns.of(r.Image), string(r.State), fmt.Sprint(done), fmt.Sprint(failed), fmt.Sprint(nodes), r.By, ago(r.Created), r.Reason)
 				}
 			})
 		},

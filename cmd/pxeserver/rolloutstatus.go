@@ -84,14 +84,14 @@ func findRollout(cmd *cobra.Command, c *api.Client, args []string) (*fleet.Rollo
 	if len(args) == 1 {
 		return c.Rollout(cmd.Context(), args[0])
 	}
-	rs, err := c.Rollouts(cmd.Context())
+	rs, err := c.RolloutSummaries(cmd.Context())
 	if err != nil {
 		return nil, err
 	}
 	if len(rs) == 0 {
 		return nil, errors.New("there has been no rollout yet; start one: pxeserver rollout start --image … --stage …")
 	}
-	return &rs[len(rs)-1], nil
+	return c.Rollout(cmd.Context(), rs[len(rs)-1].ID)
 }
 
 // ended reports whether nothing more will happen without an operator.
