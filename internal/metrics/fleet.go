@@ -134,7 +134,7 @@ func (c *fleetCollector) node(n counts, x *fleet.Node, want string, names map[st
 }
 
 func (c *fleetCollector) rollouts(ctx context.Context, n counts) error {
-	rs, err := c.store.Rollouts(ctx)
+	rs, err := c.store.RolloutHeads(ctx) // the nodes of old ones are many
 	if err != nil {
 		return err
 	}
@@ -145,6 +145,9 @@ func (c *fleetCollector) rollouts(ctx context.Context, n counts) error {
 		n.add(rolloutDesc, string(r.State), "", 1)
 		if !r.Live() && i < len(rs)-1 {
 			continue
+		}
+		if r, err = c.store.Rollout(ctx, r.ID); err != nil {
+			return err
 		}
 		for _, m := range r.Nodes {
 			n.add(movesDesc, r.ID, string(m.State), 1)

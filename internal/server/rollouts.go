@@ -1,10 +1,12 @@
 package server
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/turnout-project/turnout/internal/api"
 	"github.com/turnout-project/turnout/internal/fleet"
@@ -17,7 +19,7 @@ func (s *Server) listRollouts(w http.ResponseWriter, r *http.Request, _ string) 
 	if err != nil {
 		return nil, err
 	}
-	rs, err := s.Store.Rollouts(r.Context())
+	rs, err := s.Store.RolloutHeads(r.Context())
 	if err != nil {
 		return nil, err
 	}
@@ -26,25 +28,59 @@ func (s *Server) listRollouts(w http.ResponseWriter, r *http.Request, _ string) 
 	}
 	rs = page(w, r, p, rs, func(r *fleet.Rollout) string { return r.ID }, func(r *fleet.Rollout, after string) bool { return isOlder(after, r.ID) })
 	if r.URL.Query().Get("summary") != "" {
-		return summaries(rs), err
+		return s.summaries(r.Context(), rs)
 	}
-	return orEmpty(rs), err
+	for i := range rs {
+		if rs[i], err = s.Store.Rollout(r.Context(), rs[i].ID); err != nil {
+			return nil, err
+		}
+	}
+	return orEmpty(rs), nil
 }
 
-func summaries(rs []*fleet.Rollout) []api.RolloutSummary {
-	out := []api.RolloutSummary{}
-	for _, r := range rs {
-		s := api.RolloutSummary{Rollout: *r, Counts: make([]map[fleet.MoveState]int, len(r.Policy.Stages))}
-		for i := range s.Counts {
-			s.Counts[i] = map[fleet.MoveState]int{}
+// tally is how many nodes of a rollout's stages were in which state, as of
+// its last change.
+type tally struct {
+	updated time.Time
+	counts  []map[fleet.MoveState]int
+}
+
+// summaries counts the nodes of rollouts. Of those that are over it remembers
+// what it counted: nodes of old rollouts are many.
+func (s *Server) summaries(ctx context.Context, heads []*fleet.Rollout) ([]api.RolloutSummary, error) {
+	out := make([]api.RolloutSummary, 0, len(heads))
+	for _, h := range heads {
+		s.mu.Lock()
+		t, ok := s.tallies[h.ID]
+		s.mu.Unlock()
+		if !ok || !t.updated.Equal(h.Updated) {
+			r, err := s.Store.Rollout(ctx, h.ID)
+			if err != nil {
+				return nil, err
+			}
+			h, t = r, tallyOf(r)
+			if !r.Live() {
+				s.mu.Lock()
+				s.tallies[r.ID] = t
+				s.mu.Unlock()
+			}
 		}
-		for _, m := range r.Nodes {
-			s.Counts[m.Stage][m.State]++
-		}
-		s.Nodes = []fleet.Move{}
-		out = append(out, s)
+		sum := api.RolloutSummary{Rollout: *h, Counts: t.counts}
+		sum.Nodes = []fleet.Move{}
+		out = append(out, sum)
 	}
-	return out
+	return out, nil
+}
+
+func tallyOf(r *fleet.Rollout) tally {
+	t := tally{r.Updated, make([]map[fleet.MoveState]int, len(r.Policy.Stages))}
+	for i := range t.counts {
+		t.counts[i] = map[fleet.MoveState]int{}
+	}
+	for _, m := range r.Nodes {
+		t.counts[m.Stage][m.State]++
+	}
+	return t
 }
 
 func (s *Server) showRollout(_ http.ResponseWriter, r *http.Request, _ string) (any, error) {

@@ -102,12 +102,13 @@ type Server struct {
 	console  *console.Console
 	buckets  buckets
 
-	mu     sync.Mutex
-	images map[string]*oci.Image // loaded, by digest: they never change
-	broken map[string]unreadable // images that could not be loaded, by digest
-	moods  map[string]*mood      // by node, see moods.go
-	booted map[string]bootTold   // by MAC and kind, see watch.go
-	boots  chan bootLine
+	mu      sync.Mutex
+	images  map[string]*oci.Image // loaded, by digest: they never change
+	broken  map[string]unreadable // images that could not be loaded, by digest
+	moods   map[string]*mood      // by node, see moods.go
+	booted  map[string]bootTold   // by MAC and kind, see watch.go
+	tallies map[string]tally      // of rollouts that are over, by ID
+	boots   chan bootLine
 
 	bmcTurns turns
 	powers   powers
@@ -120,7 +121,7 @@ type Server struct {
 func New(o Options) *Server {
 	s := &Server{
 		Options: o, log: o.Log, news: newNews(), wake: make(chan struct{}, 1), boots: make(chan bootLine, 1024),
-		images: map[string]*oci.Image{}, broken: map[string]unreadable{}, moods: map[string]*mood{}, booted: map[string]bootTold{},
+		images: map[string]*oci.Image{}, broken: map[string]unreadable{}, moods: map[string]*mood{}, booted: map[string]bootTold{}, tallies: map[string]tally{},
 	}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)

@@ -42,6 +42,8 @@ type Reader interface {
 
 	Rollout(ctx context.Context, id string) (*fleet.Rollout, error)
 	Rollouts(ctx context.Context) ([]*fleet.Rollout, error) // oldest first
+	// RolloutHeads are Rollouts without their nodes, which are most of them.
+	RolloutHeads(ctx context.Context) ([]*fleet.Rollout, error)
 	// LiveRollouts are those that can still have steps (see
 	// fleet.Rollout.Live), oldest first; old ones cost nothing.
 	LiveRollouts(ctx context.Context) ([]*fleet.Rollout, error)

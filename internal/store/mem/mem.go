@@ -339,6 +339,14 @@ func (t *tx) Rollouts(context.Context) ([]*fleet.Rollout, error) {
 	return out, err
 }
 
+func (t *tx) RolloutHeads(ctx context.Context) ([]*fleet.Rollout, error) {
+	out, err := t.Rollouts(ctx)
+	for _, r := range out {
+		r.Nodes = nil
+	}
+	return out, err
+}
+
 func (t *tx) LiveRollouts(ctx context.Context) ([]*fleet.Rollout, error) {
 	all, err := t.Rollouts(ctx)
 	return slices.DeleteFunc(all, func(r *fleet.Rollout) bool { return !r.Live() }), err

@@ -69,6 +69,12 @@ func (m *memory) Rollouts(ctx context.Context) ([]*fleet.Rollout, error) {
 	return m.tx.Rollouts(ctx)
 }
 
+func (m *memory) RolloutHeads(ctx context.Context) ([]*fleet.Rollout, error) {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	return m.tx.RolloutHeads(ctx)
+}
+
 func (m *memory) LiveRollouts(ctx context.Context) ([]*fleet.Rollout, error) {
 	m.mu.RLock()
 	defer m.mu.RUnlock()

@@ -33,8 +33,12 @@ func (t tx) Rollout(ctx context.Context, id string) (*fleet.Rollout, error) {
 	return r, t.loadMoves(ctx, r)
 }
 
+func (t tx) RolloutHeads(ctx context.Context) ([]*fleet.Rollout, error) {
+	return many[fleet.Rollout](ctx, t, "rollouts", "SELECT doc FROM rollout ORDER BY id")
+}
+
 func (t tx) Rollouts(ctx context.Context) ([]*fleet.Rollout, error) {
-	rs, err := many[fleet.Rollout](ctx, t, "rollouts", "SELECT doc FROM rollout ORDER BY id")
+	rs, err := t.RolloutHeads(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -78,6 +78,18 @@ func liveRollouts(t *testing.T, s store.Store) {
 	if d := cmp.Diff([]string{"r1 running 2", "r4 paused 2"}, ids()); d != "" {
 		t.Errorf("live rollouts (-want +got):\n%s", d)
 	}
+	heads, err := s.RolloutHeads(ctx())
+	if err != nil || len(heads) != 4 {
+		t.Fatalf("RolloutHeads: %d, %v; want 4", len(heads), err)
+	}
+	for i, want := range []fleet.RolloutState{fleet.RolloutRunning, fleet.RolloutDone, fleet.RolloutHalted, fleet.RolloutPaused} {
+		if h := heads[i]; h.ID != fmt.Sprint("r", i+1) || h.State != want || len(h.Nodes) != 0 {
+			t.Errorf("head %d is %+v; want r%d, %s, without nodes", i, h, i+1, want)
+		}
+	}
+	if full, err := s.Rollout(ctx(), "r2"); err != nil || len(full.Nodes) != 2 {
+		t.Errorf("after RolloutHeads r2 has %d nodes, %v; want 2", len(full.Nodes), err)
+	}
 	undone := errors.New("undone")
 	wantErr(t, "undone", s.Update(ctx(), func(tx store.Tx) error {
 		r.State = fleet.RolloutAborted
