@@ -10,7 +10,7 @@ PROGRAMS = imgbuild pxeserver nodeagent
 export CGO_ENABLED = 0
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build demo rack test unit machine failures bootside lint clean release test-packages
+.PHONY: help deps build demo rack test unit machine failures ha bootside lint clean release test-packages
 
 help: ## say what can be made
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -41,6 +41,9 @@ machine: build ## the demo's scenes and power cuts, as tests on virtual machines
 
 failures: build ## bring a virtual node down in seven more ways; it must come back by itself
 	TURNOUT_MACHINE_TEST=1 go test -count=1 -timeout 60m -v -run TestFailures ./internal/demo
+
+ha: build ## two servers on PostgreSQL: one is killed, then the other hangs, in the middle of trials
+	TURNOUT_MACHINE_TEST=1 go test -count=1 -timeout 60m -v -run TestHighAvailability ./internal/demo
 
 bootside: ## boot virtual machines by HTTPS, by iPXE, by BIOS (which must be refused), and without a server
 	TURNOUT_MACHINE_TEST=1 go test -count=1 -timeout 60m -v -run 'TestOVMFBootsByHTTPS|TestIPXEBoots|TestBIOSIsRefused|TestDiskBootsWithoutServer' ./internal/netboot

@@ -118,5 +118,6 @@ func newLab(o Options) (*lab, error) {
 		return nil, err
 	}
 	rack.Accel = o.Accel
-	return &lab{Options: o, rack: rack, digests: map[string]string{}, started: time.Now()}, nil
+	first := &seat{dir: "server", log: "pxeserver.log", command: rack.Command}
+	return &lab{Options: o, seat: first, rack: rack, digests: map[string]string{}, started: time.Now()}, nil
 }

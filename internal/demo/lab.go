@@ -17,19 +17,27 @@ import (
 	"github.com/turnout-project/turnout/internal/vmtest"
 )
 
-// lab is the rack, the server beside it, and the operator's hands.
+// seat is a server, and the operator's place beside it.
+type seat struct {
+	dir     string // its configuration's folder, below Options.Dir
+	log     string
+	command func(ctx context.Context, name string, args ...string) *exec.Cmd // runs a program there
+	server  *exec.Cmd
+	ended   chan struct{} // closed when server has ended
+}
+
+// lab is the rack, the servers beside it, and the operator's hands.
 type lab struct {
 	Options
+	*seat   // at which the operator sits
 	rack    *vmtest.Rack
-	server  *exec.Cmd
-	ended   chan struct{}     // closed when server has ended
 	story   *exec.Cmd         // `pxeserver events --follow`
 	digests map[string]string // "v1" -> image digest
 	table   table
 	started time.Time
 }
 
-func (l *lab) config() string       { return filepath.Join(l.Dir, "server", "pxeserver.yaml") }
+func (l *lab) config() string       { return filepath.Join(l.Dir, l.dir, "pxeserver.yaml") }
 func (l *lab) bin(p string) string  { return filepath.Join(l.Bin, p) }
 func (l *lab) path(p string) string { return filepath.Join(l.Dir, p) }
 
@@ -42,12 +50,12 @@ func (l *lab) close() error {
 // startServer runs `pxeserver serve` in the rack's namespace and waits until
 // it answers.
 func (l *lab) startServer(ctx context.Context) error {
-	logFile, err := os.OpenFile(l.path("pxeserver.log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	logFile, err := os.OpenFile(l.path(l.log), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {
 		return err
 	}
 	defer logFile.Close()
-	cmd := l.rack.Command(context.Background(), l.bin("pxeserver"), "serve", "--config", l.config())
+	cmd := l.command(context.Background(), l.bin("pxeserver"), "serve", "--config", l.config())
 	cmd.Stdout, cmd.Stderr = logFile, logFile
 	if err := cmd.Start(); err != nil {
 		return err
@@ -72,7 +80,7 @@ func (l *lab) whileServing(ctx context.Context) (context.Context, context.Cancel
 	go func(ended chan struct{}) {
 		select {
 		case <-ended:
-			cancel(fmt.Errorf("pxeserver ended by itself; see %s", l.path("pxeserver.log")))
+			cancel(fmt.Errorf("pxeserver ended by itself; see %s", l.path(l.log)))
 		case <-ctx.Done():
 		}
 	}(l.ended)
@@ -88,7 +96,7 @@ func (l *lab) killServer() error {
 	<-l.ended
 	l.server = nil
 	if errors.Is(err, os.ErrProcessDone) {
-		return errors.New("pxeserver ended by itself; see pxeserver.log")
+		return errors.New("pxeserver ended by itself; see " + l.log)
 	}
 	return err
 }
@@ -105,7 +113,7 @@ func (l *lab) operator(ctx context.Context, args ...string) (string, error) {
 }
 
 func (l *lab) pxeserver(ctx context.Context, args ...string) (string, error) {
-	cmd := l.rack.Command(ctx, l.bin("pxeserver"), append([]string{"--config", l.config()}, args...)...)
+	cmd := l.command(ctx, l.bin("pxeserver"), append([]string{"--config", l.config()}, args...)...)
 	var out, errOut bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errOut
 	if err := cmd.Run(); err != nil {

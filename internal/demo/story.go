@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"os"
 	"strings"
 	"syscall"
 	"text/tabwriter"
@@ -24,9 +25,12 @@ func (l *lab) heading(n int, title string) {
 
 // follow prints the fleet's new events as they happen, until stopStory.
 func (l *lab) follow() error {
-	cmd := l.rack.Command(context.Background(), l.bin("pxeserver"), "--config", l.config(), "events", "--follow", "--last", "0", "-o", "json")
+	cmd := l.command(context.Background(), l.bin("pxeserver"), "--config", l.config(), "events", "--follow", "--last", "0", "-o", "json")
 	out, err := cmd.StdoutPipe()
 	if err != nil {
+		return err
+	}
+	if cmd.Stderr, err = os.OpenFile(l.path("story.log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644); err != nil {
 		return err
 	}
 	if err := cmd.Start(); err != nil {

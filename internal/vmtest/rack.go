@@ -25,6 +25,7 @@ type Rack struct {
 	Namespace string
 	Accel     string // QEMU -accel, "tcg,thread=multi" when empty
 	nodes     []*Node
+	hosts     []*Host
 }
 
 // NewRack makes the namespace. The caller must Close the rack.
@@ -69,6 +70,6 @@ func (r *Rack) Close() error {
 	for _, n := range r.nodes {
 		errs = append(errs, n.PowerOff())
 	}
-	errs = append(errs, run("ip", "netns", "delete", r.Namespace))
+	errs = append(errs, r.closeHosts(), run("ip", "netns", "delete", r.Namespace))
 	return errors.Join(errs...)
 }
