@@ -31,7 +31,7 @@ go build -o "$w/netboot" ./bench/netboot
 mkdir -p "$w/root/b/0123456789ab"
 head -c $((64 << 20)) /dev/urandom >"$w/root/b/0123456789ab/installer.efi"
 head -c 1000000000 /dev/urandom >"$w/root/big"
-head -c $((4 << 20)) /dev/urandom >"$w/root/loader"
+head -c $((2 << 20)) /dev/urandom >"$w/root/loader"
 chmod -R a+rX "$w/root"
 ip netns add $s
 ip netns add $c

@@ -84,12 +84,12 @@ func TestDiskBootsWithoutServer(t *testing.T) {
 		kind Kind
 		args []string
 	}{
-		{"nobody answers", nil, "", nil},
+		{"nobody answers", nil, "", onlyHTTP},
 		{"dies before the first byte", func(stop func()) func() (io.ReadSeekCloser, error) {
 			return func() (io.ReadSeekCloser, error) { stop(); return nil, io.ErrUnexpectedEOF }
 		}, KindUEFIPXE, nil},
-		{"dies in the middle, TFTP", dieAfter(1 << 20), KindUEFIPXE, nil},
-		{"dies in the middle, HTTP", dieAfter(1 << 20), KindUEFIHTTP, onlyHTTP},
+		{"dies in the middle of TFTP", dieAfter(1 << 20), KindUEFIPXE, nil},
+		{"dies in the middle of HTTP", dieAfter(1 << 20), KindUEFIHTTP, onlyHTTP},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			rack(t, "tap0")
@@ -108,7 +108,7 @@ func TestDiskBootsWithoutServer(t *testing.T) {
 				<-s.Ready()
 				defer func() { cancel(); <-done }()
 			}
-			out := ovmf.boot(t, "tap0", mac, 10*time.Minute, append(append([]string{}, drive...), tc.args...)...)
+			out := ovmf.boot(t, "tap0", mac, 15*time.Minute, append(append([]string{}, drive...), tc.args...)...)
 			if !strings.Contains(out, text) {
 				t.Errorf("the disk did not start; console:\n%s", out)
 			}

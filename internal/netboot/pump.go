@@ -1,6 +1,7 @@
 package netboot
 
 import (
+	"fmt"
 	"net/netip"
 	"runtime"
 	"sync"
@@ -34,11 +35,12 @@ type pump struct {
 const (
 	pumpTick   = 50 * time.Millisecond // how late a packet may be repeated
 	pumpMany   = 16                    // transfers from which on packets are gathered
-	pumpGather = 20 * time.Microsecond // for so long, and what the kernel adds
+	pumpFull   = 256                   // transfers from which on another thread takes new ones
 	pumpPacket = 128                   // largest packet of a client in a transfer that says anything to us
 )
 
-// pumps are the pumps that have transfers: at most one for each processor.
+// pumps are the pumps that have transfers: one, and more of them, at most one
+// for each processor, when there are many.
 type pumps struct {
 	listen netip.Addr
 	stats  *Stats
@@ -59,7 +61,7 @@ func (s *pumps) join(t *transfer) error {
 			p, least = x, n
 		}
 	}
-	if p == nil || least > 0 && len(s.all) < runtime.GOMAXPROCS(0) {
+	if p == nil || least >= pumpFull && len(s.all) < runtime.GOMAXPROCS(0) {
 		conn, err := mmsg.Listen(s.listen, 0, pumpPacket, socketBuffer, pumpTick)
 		if err != nil && p == nil {
 			return err
@@ -74,17 +76,6 @@ func (s *pumps) join(t *transfer) error {
 	defer p.mu.Unlock()
 	t.pump, p.peers[t.peer] = p, t
 	return nil
-}
-
-// len is how many transfers there are.
-func (s *pumps) len() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	n := 0
-	for _, p := range s.all {
-		n += p.len()
-	}
-	return n
 }
 
 func (p *pump) len() int {
@@ -125,18 +116,22 @@ func (s *pumps) retire(p *pump) bool {
 	return true
 }
 
-// gather waits a moment for more packets. With many clients each would else
-// wake the thread by itself, and have its answer alone.
-func gather() {
-	ts := unix.NsecToTimespec(int64(pumpGather))
-	_ = unix.Nanosleep(&ts, nil)
-}
+// gather lets others run that have something to send. With many clients each
+// would else wake the thread by itself, and have its answer alone.
+func gather() { _, _, _ = unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0) }
 
 // step takes the n packets that came, and looks at the clock. It reports
 // whether many more are to be expected soon.
 func (p *pump) step(n int, err error) (more bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	defer func() { // a fault of ours costs the transfers of this pump only
+		if x := recover(); x != nil {
+			for _, t := range p.peers {
+				t.finish(fmt.Errorf("internal error: %v", x))
+			}
+		}
+	}()
 	now := time.Now()
 	for i := range n {
 		b, from, _ := p.conn.Packet(i)

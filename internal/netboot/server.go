@@ -282,7 +282,7 @@ func (s *Server) runDHCP(ctx context.Context, k *sockets) error {
 }
 
 func (s *Server) runHTTP(ctx context.Context, l net.Listener, secure *tls.Config) error {
-	limited := &limitListener{Listener: l, ctx: ctx, slots: make(chan struct{}, 4*s.Config.Downloads)}
+	limited := &limitListener{Listener: l, ctx: ctx, slots: make(chan struct{}, 4*max(s.Config.Downloads, 1024))}
 	var accept net.Listener = limited
 	if secure != nil {
 		secure = secure.Clone()

@@ -78,6 +78,13 @@ func (s *tftpServer) request(ctx context.Context, b []byte, src netip.AddrPort, 
 	}()
 }
 
+// running is how many transfers there are, those that are about to start too.
+func (s *tftpServer) running() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.active)
+}
+
 func (s *tftpServer) done(src netip.AddrPort) {
 	if p := recover(); p != nil {
 		s.engine.log.Error("tftp: internal error; transfer dropped", "client", src, "panic", p)
@@ -177,6 +184,7 @@ func (s *tftpServer) transfer(ctx context.Context, rq readRequest, c Client, ans
 		t.retries = strangerRetries
 	}
 	rack := e.rackOf(c, ans)
+	t.crowd = s.running() >= few
 	t.pace = func(n int) error { return e.governor.pace(ctx, rack, int64(n)) }
 	start := time.Now()
 	n, err := t.run(ctx, s.pumps, f)

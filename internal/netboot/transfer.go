@@ -40,6 +40,7 @@ type transfer struct {
 	end     time.Time
 	pump    *pump
 	lib     *library
+	crowd   bool              // one of many: small buffers
 	pace    func(n int) error // waits until n bytes more may be read; nil: does not
 	done    chan struct{}     // closed at the end
 
@@ -90,7 +91,7 @@ func (t *transfer) run(ctx context.Context, ps *pumps, f io.ReadSeekCloser) (int
 	defer f.Close()
 	run := t.block * t.windowN
 	chunk := max(chunkSize/run, 1) * run
-	if ps.len() < few {
+	if !t.crowd {
 		chunk = maxBlock / run * run
 	}
 	t.buf = make([]byte, 0, chunk+run)
