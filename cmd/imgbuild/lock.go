@@ -215,6 +215,9 @@ func (l *locker) renew(ctx context.Context, old *lock.File, why string) error {
 	if err != nil {
 		return err
 	}
+	if old != nil {
+		f.Accounts = old.Accounts
+	}
 	if err := l.fetch(ctx, f); err != nil {
 		return err
 	}

@@ -33,6 +33,7 @@ func Update(ctx context.Context, r *recipe.Recipe, old *lock.File, names []strin
 		return nil, nil, err
 	}
 	defer a.close()
+	f.Accounts = old.Accounts
 	m := &mover{root: a, ix: ix, r: r, old: old, new: f, names: names, bring: o.Package, why: map[string]string{}}
 	if err := m.run(ctx); err != nil {
 		return nil, nil, err

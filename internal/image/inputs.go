@@ -50,6 +50,9 @@ func digestInputs(r *recipe.Recipe, f *lock.File, agent string, trust []byte) (i
 	if len(f.Build) > 0 {
 		made = append(made, f.Build)
 	}
+	if len(f.Accounts) > 0 {
+		made = append(made, "accounts", f.Accounts)
+	}
 	if in.root, err = jsonDigest(made...); err != nil {
 		return inputs{}, err
 	}

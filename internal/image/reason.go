@@ -28,9 +28,10 @@ const (
 	factEpoch    = "date of the archives"
 	factModules  = "kernel.exclude_modules"
 	factBuild    = "what the driver is compiled from"
+	factAccounts = "accounts of the lock"
 )
 
-var baseFacts = []string{factProgram, factPackages, factEpoch, factModules, factBuild}
+var baseFacts = []string{factProgram, factPackages, factEpoch, factModules, factBuild, factAccounts}
 
 // rootFacts are the facts of a root; rr is what rootRecipe returns.
 func rootFacts(rr recipe.Recipe, f *lock.File, tool, agentDigest string, trust []byte) (facts, error) {
@@ -40,6 +41,9 @@ func rootFacts(rr recipe.Recipe, f *lock.File, tool, agentDigest string, trust [
 	}
 	if len(f.Build) > 0 {
 		all[factBuild] = []any{f.Build, rr.Driver.Modules}
+	}
+	if len(f.Accounts) > 0 {
+		all[factAccounts] = f.Accounts
 	}
 	rr.Kernel.ExcludeModules = nil
 	v := reflect.ValueOf(rr)

@@ -192,7 +192,7 @@ func (b *build) tree(ctx context.Context, ps packages, files []rootfs.File) (*ro
 	st := &stages{reporter: b.Progress, prefix: "root: "}
 	spec := rootfs.Spec{
 		Packages: ps.list, DebPath: ps.path, Recipe: absoluteSources(b.Recipe), ExtraFiles: files,
-		EnableUnits: []string{agentUnit, guardUnit, tmpUnit}, SourceDateEpoch: b.Lock.SourceDateEpoch,
+		EnableUnits: []string{agentUnit, guardUnit, tmpUnit}, SourceDateEpoch: b.Lock.SourceDateEpoch, Accounts: b.Lock.Accounts,
 		WorkDir: b.work.path("rootfs"), Log: b.Log, Progress: st.update,
 	}
 	run := func() (*rootfs.Result, error) {

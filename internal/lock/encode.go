@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"net/url"
 	"os"
 	"path"
@@ -132,7 +133,29 @@ func (f *File) Validate() error {
 	if err := f.validateList("tools", f.Tools); err != nil {
 		return err
 	}
-	return f.validateList("build", f.Build)
+	if err := f.validateList("build", f.Build); err != nil {
+		return err
+	}
+	return f.validateAccounts()
+}
+
+var accountRE = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_.-]{0,31}$`)
+
+func (f *File) validateAccounts() error {
+	owner := map[int]string{}
+	for _, name := range slices.Sorted(maps.Keys(f.Accounts)) {
+		id := f.Accounts[name]
+		switch {
+		case !accountRE.MatchString(name):
+			return fmt.Errorf("accounts: %q is no name of an account", name)
+		case id < AccountFirst || id > AccountLast:
+			return fmt.Errorf("accounts: %s has the number %d; want %d to %d", name, id, AccountFirst, AccountLast)
+		case owner[id] != "":
+			return fmt.Errorf("accounts: %s and %s have the number %d", owner[id], name, id)
+		}
+		owner[id] = name
+	}
+	return nil
 }
 
 var kernelRE = regexp.MustCompile(`^linux-image-[0-9]`)

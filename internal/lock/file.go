@@ -6,6 +6,9 @@ package lock
 // Version is the version of lock files this package writes.
 const Version = 1
 
+// The numbers that Accounts may give.
+const AccountFirst, AccountLast = 600, 899
+
 // File is one lock file.
 type File struct {
 	Version         int       `json:"version"`
@@ -20,6 +23,11 @@ type File struct {
 	// Build is the root in which the driver's kernel modules are compiled,
 	// with their sources, sorted by name; nothing of it is in the image.
 	Build []Package `json:"build,omitempty"`
+	// Accounts gives system accounts (users and groups of that name) of the
+	// image their numbers, AccountFirst to AccountLast. Only names that would
+	// else get the number of another need an entry. A person writes it; a new lock
+	// takes it over.
+	Accounts map[string]int `json:"accounts,omitempty"`
 }
 
 // Index is a signed InRelease file that the packages were resolved from.

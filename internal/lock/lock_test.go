@@ -281,6 +281,24 @@ func TestDigestIsOfTheFile(t *testing.T) {
 	}
 }
 
+func TestAccounts(t *testing.T) {
+	for _, tt := range []struct {
+		accounts map[string]int
+		want     string
+	}{
+		{map[string]int{"acme": 600, "_other.d": 899}, ""},
+		{map[string]int{"acme": 599}, "acme has the number 599"},
+		{map[string]int{"a": 700, "b": 700}, "a and b have the number 700"},
+		{map[string]int{"a:b": 700}, "no name"},
+	} {
+		f := sample()
+		f.Accounts = tt.accounts
+		if err := f.Validate(); (err == nil) != (tt.want == "") || err != nil && !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("Validate with accounts %v = %v, want %q", tt.accounts, err, tt.want)
+		}
+	}
+}
+
 func FuzzDecode(f *testing.F) {
 	b, err := Encode(sample())
 	if err != nil {

@@ -11,6 +11,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/turnout-project/turnout/internal/lock"
 )
 
 // Packages take the numbers of their accounts as they come, so that they
@@ -24,7 +26,7 @@ import (
 const (
 	dynamicFirst, dynamicLast = 100, 999
 	namedFirst                = 200 // first of namedAccounts
-	hashedFirst, hashedLast   = 600, 899
+	hashedFirst, hashedLast   = lock.AccountFirst, lock.AccountLast
 )
 
 // staticGroup is the one number in the range that base-passwd gives.
@@ -40,27 +42,43 @@ var namedAccounts = strings.Fields(`
 	dnsmasq postfix postdrop Debian-exim opensm ibacm vboxsf fwupd-refresh usbmux redis postgres mysql nginx haproxy zabbix
 	telegraf fluentd td-agent rabbitmq etcd kube-proxy turnout`)
 
-// accountNumber is the number of a dynamic account, by its name. taken are
-// those that others of the image have.
-func accountNumber(name string, taken map[int]bool) int {
+// accountNumber is the number of a dynamic account, by its name: that of
+// accounts, of the table, or one that its hash gives.
+func accountNumber(name string, accounts map[string]int) int {
+	if id, ok := accounts[name]; ok {
+		return id
+	}
 	if i := slices.Index(namedAccounts, name); i >= 0 {
 		return namedFirst + i
 	}
 	h := fnv.New32a()
 	h.Write([]byte(name)) //nolint:errcheck // never fails
-	const n = hashedLast - hashedFirst + 1
-	for i := range n {
-		if id := hashedFirst + (int(h.Sum32()%n)+i)%n; !taken[id] {
-			return id
+	return hashedFirst + int(h.Sum32()%(hashedLast-hashedFirst+1))
+}
+
+// sameNumber is the error of two accounts whose names give one number. None
+// of them silently gets another: which one that was could change with the
+// next image, and files in /var would change hands.
+func sameNumber(a, b string, id int, used map[int]bool, accounts map[string]int) error {
+	given := map[int]bool{}
+	for _, n := range accounts {
+		given[n] = true
+	}
+	free := id
+	for used[free] || given[free] {
+		if free++; free > hashedLast {
+			free = hashedFirst
+		}
+		if free == id {
+			return fmt.Errorf("accounts %s and %s have the number %d, and no number is free", a, b, id)
 		}
 	}
-	return -1
+	return fmt.Errorf("accounts %s and %s would have the number %d; give one of them another for good, in the lock file: \"accounts\": {%q: %d}", a, b, id, b, free)
 }
 
 // renumber maps the old numbers of dynamic accounts to the new ones, in the
-// text of /etc/passwd or /etc/group, and returns the new text. field is
-// where in a line the number stands.
-func renumber(file, text string) (map[int]int, error) {
+// text of /etc/passwd or /etc/group. accounts are numbers that are given.
+func renumber(file, text string, accounts map[string]int) (map[int]int, error) {
 	lines := strings.Split(text, "\n")
 	names := map[string]int{}
 	for _, l := range lines {
@@ -81,16 +99,20 @@ func renumber(file, text string) (map[int]int, error) {
 		sorted = append(sorted, n)
 	}
 	slices.Sort(sorted)
-	out, taken := map[int]int{}, map[int]bool{}
+	used := map[int]bool{}
 	for _, n := range sorted {
-		id := accountNumber(n, taken)
-		if id < 0 {
-			return nil, fmt.Errorf("/%s has more accounts than there are numbers", file)
+		used[accountNumber(n, accounts)] = true
+	}
+	out, owner := map[int]int{}, map[int]string{}
+	for _, n := range sorted {
+		id := accountNumber(n, accounts)
+		if owner[id] != "" {
+			return nil, fmt.Errorf("/%s: %w", file, sameNumber(owner[id], n, id, used, accounts))
 		}
 		if other, twice := out[names[n]]; twice && other != id {
 			return nil, fmt.Errorf("/%s: two accounts have the number %d", file, names[n])
 		}
-		out[names[n]], taken[id] = id, true
+		out[names[n]], owner[id] = id, n
 	}
 	return out, nil
 }
@@ -129,11 +151,11 @@ func (b *build) numberAccounts(ctx context.Context) error {
 		}
 		text[f] = string(t)
 	}
-	uids, err := renumber("etc/passwd", text["etc/passwd"])
+	uids, err := renumber("etc/passwd", text["etc/passwd"], b.Accounts)
 	if err != nil {
 		return err
 	}
-	gids, err := renumber("etc/group", text["etc/group"])
+	gids, err := renumber("etc/group", text["etc/group"], b.Accounts)
 	if err != nil {
 		return err
 	}

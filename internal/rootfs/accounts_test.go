@@ -1,6 +1,7 @@
 package rootfs
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -16,19 +17,49 @@ import (
 // An account has the same number whatever order packages are configured in,
 // and whichever others there are.
 func TestAccountNumbersDependOnNames(t *testing.T) {
-	one, err := renumber("etc/passwd", "root:x:0:0:::\nmessagebus:x:100:100:::\nsystemd-network:x:998:998:::\nacme:x:101:101:::\nnobody:x:65534:65534:::\nops:x:1000:1000:::\n")
+	one, err := renumber("etc/passwd", "root:x:0:0:::\nmessagebus:x:100:100:::\nsystemd-network:x:998:998:::\nacme:x:101:101:::\nnobody:x:65534:65534:::\nops:x:1000:1000:::\n", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	two, err := renumber("etc/passwd", "acme:x:100:100:::\nsshd:x:101:65534:::\nsystemd-network:x:999:999:::\nmessagebus:x:102:104:::\n")
+	two, err := renumber("etc/passwd", "acme:x:100:100:::\nsshd:x:101:65534:::\nsystemd-network:x:999:999:::\nmessagebus:x:102:104:::\n", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if len(one) != 3 || one[100] != two[102] || one[998] != two[999] || one[101] != two[100] || one[100] != namedFirst {
 		t.Errorf("%v\n%v", one, two)
 	}
-	if _, err := renumber("etc/passwd", "a:x:100:1:\nb:x:100:1:\n"); err == nil {
+	if _, err := renumber("etc/passwd", "a:x:100:1:\nb:x:100:1:\n", nil); err == nil {
 		t.Error("two accounts of one number are kept apart")
+	}
+}
+
+// Two names of one number are told, with what settles it for good; no account
+// moves because another one came.
+func TestAccountsOfOneNumber(t *testing.T) {
+	first, second := "", ""
+	seen := map[int]string{}
+	for i := 0; second == ""; i++ {
+		n := fmt.Sprintf("acme%03d", i)
+		id := accountNumber(n, nil)
+		if seen[id] != "" {
+			first, second = seen[id], n
+		}
+		seen[id] = n
+	}
+	text := first + ":x:101:101:::\n" + second + ":x:102:102:::\n"
+	_, err := renumber("etc/passwd", text, nil)
+	id := accountNumber(first, nil)
+	entry := fmt.Sprintf(`"accounts": {%q: %d}`, second, id+1)
+	if err == nil || !strings.Contains(err.Error(), first) || !strings.Contains(err.Error(), entry) {
+		t.Fatalf("renumber = %v, want an error with %s", err, entry)
+	}
+	got, err := renumber("etc/passwd", text, map[string]int{second: id + 1})
+	if err != nil || got[101] != id || got[102] != id+1 {
+		t.Errorf("renumber with the entry = %v, %v", got, err)
+	}
+	alone, err := renumber("etc/passwd", second+":x:100:100:::\n", map[string]int{second: id + 1})
+	if err != nil || alone[100] != id+1 {
+		t.Errorf("without the other it has the number %v, %v; want %d as before", alone, err, id+1)
 	}
 }
 

@@ -36,7 +36,11 @@ func (s *Spec) BaseDigest() (string, error) {
 	for _, p := range s.Packages {
 		ps = append(ps, pkg{p.Name, p.Version, p.Architecture, p.SHA256})
 	}
-	text, err := json.Marshal([]any{ps, exclude, s.SourceDateEpoch})
+	made := []any{ps, exclude, s.SourceDateEpoch}
+	if len(s.Accounts) > 0 {
+		made = append(made, s.Accounts)
+	}
+	text, err := json.Marshal(made)
 	if err != nil {
 		return "", fmt.Errorf("digest of a base: %w", err)
 	}

@@ -36,6 +36,8 @@ type Spec struct {
 	// EnableUnits are systemd units to enable beside the recipe's.
 	EnableUnits     []string
 	SourceDateEpoch int64 // Unix seconds
+	// Accounts are numbers of system accounts that are given (lock.File).
+	Accounts map[string]int
 	// WorkDir is a folder of this build alone; what an earlier build left in
 	// it is removed. It ends up with root/, vmlinuz-* and logs.
 	WorkDir string
