@@ -248,7 +248,7 @@ func absoluteSources(r *recipe.Recipe) *recipe.Recipe {
 func (b *build) rootFiles(kernel manifest.Kernel) ([]rootfs.File, error) {
 	identity, err := json.MarshalIndent(manifest.Identity{
 		Name: b.Recipe.Name, Version: b.Recipe.Version, Kernel: kernel,
-		Health: b.Recipe.Health, Boot: b.Recipe.Boot, Inputs: b.in.root,
+		Health: b.Recipe.Health, Boot: b.Recipe.Boot, Update: b.Recipe.Update, Inputs: b.in.root,
 	}, "", " ")
 	if err != nil {
 		return nil, fmt.Errorf("image identity: %w", err)

@@ -36,6 +36,9 @@ type Target struct {
 	// OtherRoot is the root partition of the other slot, or "". It is read
 	// only: what it shares with the image is not fetched.
 	OtherRoot string
+	Pace      Pace // of a system that works meanwhile
+
+	fetching, disks *pacer
 }
 
 // ukis is implemented by Slots that give the UKI of a slot for reading.
@@ -59,6 +62,7 @@ const (
 // chunks that are there already are not fetched again. progress may be nil.
 func Run(ctx context.Context, src Source, im *Image, t Target, progress Progress) error {
 	m := im.Manifest
+	t.fetching, t.disks = newPacer(t.Pace.Fetch), newPacer(t.Pace.Disk)
 	if progress == nil {
 		progress = func(string, int) {}
 	}
@@ -72,6 +76,7 @@ func Run(ctx context.Context, src Source, im *Image, t Target, progress Progress
 		return err
 	}
 	defer tree.Close()
+	root, tree = paced(ctx, root, t.disks), paced(ctx, tree, t.disks)
 	for _, x := range []struct {
 		dev  Device
 		need int64
@@ -146,11 +151,11 @@ func writeSlot(ctx context.Context, src Source, im *Image, t Target, root, tree 
 	// image's tree: the slot is held against the signed description piece by
 	// piece, and then against the signed tree.
 	if im.Manifest.Root.ChunkSize > 0 {
-		if err := mend(ctx, src, im.Digest, im.Manifest.Root, root, nil); err != nil {
+		if err := mend(ctx, src, im.Digest, im.Manifest.Root, root, t.fetching); err != nil {
 			return err
 		}
 	}
-	if err := copyBlob(ctx, src, im.Digest, im.Manifest.Verity.Blob, tree, nil); err != nil {
+	if err := copyBlob(ctx, src, im.Digest, im.Manifest.Verity.Blob, tree, t.fetching); err != nil {
 		return err
 	}
 	return readBack(ctx, im, root, tree, reading)
@@ -165,11 +170,11 @@ func writeRoot(ctx context.Context, src Source, im *Image, t Target, root Device
 		if f, err := os.Open(t.OtherRoot); err == nil { // without it more is fetched
 			defer f.Close()
 			if g, err := disk.GeometryOf(f); err == nil {
-				seeds = append(seeds, Seed{f, min(g.SizeBytes, 2*b.SizeBytes)})
+				seeds = append(seeds, Seed{pacedReader{f, ctx, t.disks}, min(g.SizeBytes, 2*b.SizeBytes)})
 			}
 		}
 	}
-	return copyUnchecked(ctx, src, im.Digest, b, root, newDelta(ctx, src, im, b, seeds), progress, flushed)
+	return copyUnchecked(ctx, src, im.Digest, b, root, newDelta(ctx, src, im, b, seeds), t.fetching, progress, flushed)
 }
 
 // growTree reads the root back and writes the verity tree that it makes. It reports whether root and tree are those of the
@@ -232,7 +237,7 @@ func stage(ctx context.Context, src Source, im *Image, t Target) error {
 	if err != nil {
 		return fmt.Errorf("%w: UKI digest %q", ErrRefused, m.UKI.Digest)
 	}
-	body := &copier{ctx: ctx, src: src, image: im.Digest, blob: m.UKI}
+	body := &copier{ctx: ctx, src: src, image: im.Digest, blob: m.UKI, pace: t.fetching}
 	defer body.drop()
 	if o, canOpen := t.Slots.(ukis); canOpen {
 		if f, size, err := o.OpenUKI(ctx, t.Slot.Other()); err == nil { // without it more is fetched

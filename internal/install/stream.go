@@ -27,8 +27,8 @@ const (
 // checked chunk by chunk before a byte of it is written; a chunk that the
 // partition holds already is not fetched, so that an interrupted installation
 // goes on where it stopped. A blob without is checked at its end.
-func copyBlob(ctx context.Context, src Source, image string, b manifest.Blob, dev Device, progress func(int64)) error {
-	return (&copier{ctx: ctx, src: src, image: image, blob: b, progress: progress}).copyTo(dev)
+func copyBlob(ctx context.Context, src Source, image string, b manifest.Blob, dev Device, pace *pacer) error {
+	return (&copier{ctx: ctx, src: src, image: image, blob: b, pace: pace}).copyTo(dev)
 }
 
 // copyUnchecked writes a blob that whoever calls will check when it is read
@@ -36,15 +36,15 @@ func copyBlob(ctx context.Context, src Source, image string, b manifest.Blob, de
 // either what d knows to be on the node, and tells flushed, unless it is nil,
 // up to which byte the blob is on the medium. A blob without chunk hashes is
 // checked at its end nevertheless.
-func copyUnchecked(ctx context.Context, src Source, image string, b manifest.Blob, dev Device, d *delta, progress, flushed func(int64)) error {
-	return (&copier{ctx: ctx, src: src, image: image, blob: b, delta: d, progress: progress, flushed: flushed, isUnchecked: true}).copyTo(dev)
+func copyUnchecked(ctx context.Context, src Source, image string, b manifest.Blob, dev Device, d *delta, pace *pacer, progress, flushed func(int64)) error {
+	return (&copier{ctx: ctx, src: src, image: image, blob: b, delta: d, pace: pace, progress: progress, flushed: flushed, isUnchecked: true}).copyTo(dev)
 }
 
 // mend goes over a blob that was written and is not right: every chunk of the
 // partition that does not match is fetched anew, and checked before it is
 // written.
-func mend(ctx context.Context, src Source, image string, b manifest.Blob, dev Device, progress func(int64)) error {
-	return (&copier{ctx: ctx, src: src, image: image, blob: b, progress: progress, isMending: true}).copyTo(dev)
+func mend(ctx context.Context, src Source, image string, b manifest.Blob, dev Device, pace *pacer) error {
+	return (&copier{ctx: ctx, src: src, image: image, blob: b, pace: pace, isMending: true}).copyTo(dev)
 }
 
 func (c *copier) copyTo(dev Device) error {
@@ -66,6 +66,7 @@ type copier struct {
 	blob     manifest.Blob
 	size     int64 // of a chunk
 	delta    *delta
+	pace     *pacer // of fetching
 	progress func(int64)
 	flushed  func(int64) // told up to which byte the blob is on the medium; nil: nobody asks
 
@@ -276,6 +277,9 @@ func (c *copier) fetch(b []byte, off, end int64) error {
 	if c.body == nil || c.at != off || c.end < off+int64(len(b)) {
 		c.drop()
 		c.body, c.at, c.end = c.src.Blob(c.ctx, c.image, c.blob.Digest, off, end), off, end
+	}
+	if err := c.pace.wait(c.ctx, len(b)); err != nil {
+		return err
 	}
 	n, err := io.ReadFull(c.body, b)
 	c.at += int64(n)

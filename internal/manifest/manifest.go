@@ -124,6 +124,13 @@ type Boot struct {
 	Modules  []string `json:"modules,omitempty"` // extra kernel modules the initrd loads
 }
 
+// Update is what an update of a system that works may take from it, in units
+// of 10^6 bytes a second; 0 is no bound.
+type Update struct {
+	FetchMB int `json:"fetch_mb,omitempty"` // from the network
+	DiskMB  int `json:"disk_mb,omitempty"`  // read from and written to the disk, together
+}
+
 // Disk says on which disk of a node an image is installed: one for which all
 // that is set holds. The zero value takes any. Patterns are those of
 // path.Match.

@@ -28,6 +28,7 @@ type Identity struct {
 	Kernel  Kernel `json:"kernel"`
 	Health  Health `json:"health"`
 	Boot    Boot   `json:"boot"`
+	Update  Update `json:"update,omitzero"`
 	Inputs  string `json:"inputs"` // "sha256:…" over recipe, lock and tool inputs
 }
 

@@ -80,6 +80,7 @@ func (a *Agent) install(ctx context.Context, act Action) error {
 		t := install.Target{
 			Slots: a.cfg.Slots, Slot: act.Slot, Root: a.cfg.Info.Roots[n], Verity: a.cfg.Info.Verities[n],
 			OtherRoot: a.cfg.Info.Roots[act.Slot.Other().Index()],
+			Pace:      install.Pace{Fetch: int64(a.cfg.Identity.Update.FetchMB) * 1e6, Disk: int64(a.cfg.Identity.Update.DiskMB) * 1e6},
 		}
 		err = install.Run(ctx, s.Client(), im, t, a.progress(act.Slot))
 		if err != nil && ctx.Err() == nil && s.Client().DistrustCache() {

@@ -274,7 +274,7 @@ func TestDocumentation(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, typ := range []any{Recipe{}, Base{}, Source{}, Kernel{}, File{}, Services{}, User{}, manifest.Boot{}, manifest.Disk{}, manifest.Health{}, manifest.Check{},
+	for _, typ := range []any{Recipe{}, Base{}, Source{}, Kernel{}, File{}, Services{}, User{}, manifest.Boot{}, manifest.Disk{}, manifest.Update{}, manifest.Health{}, manifest.Check{},
 		Driver{}, Accept{}, Firmware{}, FirmwareRequire{}, GPU{}, MIG{}, MIGLayout{}, MIGEntry{}, Sharing{}, SharedDevices{},
 		DevicePlugin{}, VGPU{}, IMEX{}, Clocks{}, Egress{}, EgressRule{}} {
 		for key := range fieldsOf(reflect.TypeOf(typ)) {

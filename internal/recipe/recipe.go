@@ -40,11 +40,12 @@ type Recipe struct {
 	Labels   map[string]string `yaml:"labels"`
 
 	// The sections below do not exist for the digests of a recipe without them.
-	Disk     manifest.Disk `yaml:"disk" json:",omitzero"`
-	Driver   Driver        `yaml:"driver" json:",omitzero"`
-	Firmware Firmware      `yaml:"firmware" json:",omitzero"`
-	GPU      GPU           `yaml:"gpu" json:",omitzero"`
-	Egress   Egress        `yaml:"egress" json:",omitzero"`
+	Update   manifest.Update `yaml:"update" json:",omitzero"`
+	Disk     manifest.Disk   `yaml:"disk" json:",omitzero"`
+	Driver   Driver          `yaml:"driver" json:",omitzero"`
+	Firmware Firmware        `yaml:"firmware" json:",omitzero"`
+	GPU      GPU             `yaml:"gpu" json:",omitzero"`
+	Egress   Egress          `yaml:"egress" json:",omitzero"`
 
 	places map[string]Place // where each field was written, by name as in Place
 }

@@ -93,6 +93,9 @@ func (r *Recipe) validateDisk() error {
 			return r.Errorf(fmt.Sprintf("disk.bus[%d]", i), "", "disk.bus: %q is none of %s", b, strings.Join(busNames, ", "))
 		}
 	}
+	if r.Update.FetchMB < 0 || r.Update.DiskMB < 0 {
+		return r.Errorf("update", "leave it out for no bound", "update: a bound is negative")
+	}
 	switch {
 	case d.MinGB < 0 || d.MaxGB < 0:
 		return r.Errorf("disk", "", "disk: a size is negative")
