@@ -15,6 +15,7 @@ import (
 
 	"github.com/turnout-project/turnout/internal/deb"
 	"github.com/turnout-project/turnout/internal/manifest"
+	"github.com/turnout-project/turnout/internal/recipe"
 	"github.com/turnout-project/turnout/internal/rootfs"
 )
 
@@ -88,6 +89,9 @@ func (c *policyCheck) packages(*manifest.Manifest) error {
 		name, status := p.Get("Package"), p.Get("Status")
 		if slices.Contains(forbiddenPackages, name) {
 			c.fault("package %s is installed: it updates a system by itself", name)
+		}
+		if slices.Contains(recipe.Reporters, name) {
+			c.fault("package %s is installed: it sends reports to its maker", name)
 		}
 		if !strings.HasSuffix(status, " ok installed") {
 			c.fault("package %s is not configured: its status is %q", name, status)

@@ -68,6 +68,15 @@ func TestPolicy(t *testing.T) {
 	}{
 		{"good", func(*testing.T, string) {}, ""},
 		{"unattended upgrades", put("var/lib/dpkg/status", "Package: unattended-upgrades\nStatus: install ok installed\n"), "package unattended-upgrades"},
+		{"reports", put("var/lib/dpkg/status", "Package: popularity-contest\nStatus: install ok installed\n"), "popularity-contest is installed: it sends reports"},
+		{"ssh host key", put("etc/ssh/ssh_host_ed25519_key", "x"), "ssh-host-key"},
+		{"machine-id", put("etc/machine-id", "0123456789abcdef0123456789abcdef\n"), "machine-id"},
+		{"setuid", func(t *testing.T, root string) {
+			write(t, filepath.Join(root, "usr/bin/python3"), "x")
+			if err := os.Chmod(filepath.Join(root, "usr/bin/python3"), 0o755|os.ModeSetuid); err != nil {
+				t.Fatal(err)
+			}
+		}, "setuid"},
 		{"half configured", put("var/lib/dpkg/status", "Package: kmod\nStatus: install ok half-configured\n"), "kmod is not configured"},
 		{"no database", remove("var/lib/dpkg/status"), "no package database"},
 		{"timer not masked", remove("etc/systemd/system/apt-daily.timer"), "apt-daily.timer: this unit can run"},

@@ -80,7 +80,7 @@ func (d *decoder) list(n *yaml.Node, v reflect.Value, field string) *Error {
 	if n.Kind != yaml.SequenceNode {
 		hint := "start each item with \"- \""
 		if n.Kind == yaml.ScalarNode && n.Tag != "!!null" {
-			hint = fmt.Sprintf("write [%s]", n.Value)
+			hint = fmt.Sprintf("write [%s]", strings.Join(strings.Fields(n.Value), ", "))
 		}
 		return d.place(n).errorf(hint, "%s: want a list, got %s", field, describe(n))
 	}

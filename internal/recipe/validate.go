@@ -198,7 +198,7 @@ func (r *Recipe) validateKernel() error {
 		return err
 	}
 	if strings.HasPrefix(k.Package, "linux-image-") && !kernelRule.re.MatchString(k.Package) {
-		return r.Errorf("kernel.package", "name the kernel itself, such as linux-image-6.1.0-50-amd64", "kernel.package %q does not pin a kernel", k.Package)
+		return r.Errorf("kernel.package", "name the kernel itself, such as linux-image-6.1.0-50-"+r.Architecture+", or linux-image-6.1.0-*-"+r.Architecture+" for the newest of a series", "kernel.package %q does not pin a kernel", k.Package)
 	}
 	if !strings.HasSuffix(k.Package, "-"+r.Architecture) {
 		return r.Errorf("kernel.package", "", "kernel.package %q is not for architecture %s", k.Package, r.Architecture)
@@ -214,6 +214,11 @@ func (r *Recipe) validateKernel() error {
 		r.matchAll("kernel.exclude_modules", k.ExcludeModules, prefixRule),
 	)
 }
+
+// Reporters are packages whose purpose is to tell their maker what a system
+// has or does. Images have none of them; verify looks again, since a package
+// may come by a dependency.
+var Reporters = []string{"apport", "canonical-livepatch", "kerneloops", "popularity-contest", "ubuntu-report", "whoopsie"}
 
 // updaters are packages whose purpose is to change a running system.
 var updaters = []string{"unattended-upgrades", "packagekit", "fwupd", "snapd", "apt-daily", "needrestart", "cron-apt"}
@@ -235,6 +240,9 @@ func (r *Recipe) validatePackage(field, p string, seen map[string]bool) error {
 		return err
 	}
 	if pinned {
+		if version == "latest" || version == "newest" {
+			return r.Errorf(field, "write "+name+": the lock takes the newest, and keeps it", "%s: %q is not a Debian version", field, version)
+		}
 		if err := r.match(field, version, pinRule); err != nil {
 			return err
 		}
@@ -242,6 +250,8 @@ func (r *Recipe) validatePackage(field, p string, seen map[string]bool) error {
 	switch {
 	case strings.HasPrefix(name, "linux-image-"):
 		return r.Errorf(field, "an image has one kernel; take the package out of the list", "two kernels: %s beside kernel.package %s", name, r.Kernel.Package)
+	case oneOf(name, Reporters...):
+		return r.Errorf(field, "nodes tell nobody but their own server; take the package out of the list", "package %s sends reports to its maker", name)
 	case oneOf(name, updaters...):
 		return r.Errorf(field, "images change by rollout only; take the package out of the list", "package %s changes a running system", name)
 	case seen[name]:
