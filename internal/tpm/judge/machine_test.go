@@ -149,6 +149,7 @@ type machine struct {
 	uki, loader []byte
 	network     bool   // PXE from QEMU's own TFTP server instead of the disk
 	code, vars  string // firmware files
+	http        bool   // a network and no more: what is booted is in vars
 }
 
 // boot runs a machine and returns what dumpinit printed.
@@ -184,7 +185,9 @@ func boot(t *testing.T, m machine) evidence {
 		"-chardev", "socket,id=tpm,path=" + at("tpm.sock"), "-tpmdev", "emulator,id=tpm0,chardev=tpm", "-device", "tpm-crb,tpmdev=tpm0",
 		"-device", "virtio-rng-pci",
 	}
-	if m.network {
+	if m.http {
+		args = append(args, "-netdev", "user,id=n", "-device", "virtio-net-pci,netdev=n,romfile=")
+	} else if m.network {
 		args = append(args, "-netdev", "user,id=n,tftp="+dir+",bootfile=uki.efi", "-device", "virtio-net-pci,netdev=n,romfile=,bootindex=1")
 	} else {
 		write("loader.efi", m.loader)
@@ -287,17 +290,26 @@ func TestMachine(t *testing.T) {
 		check   func(t *testing.T, v fleet.Verdict)
 	}{
 		{"disk", func(*testing.T) (machine, *manifest.Manifest) {
-			return machine{slot, l.loader, false, plainCode, plainVars}, m
+			return machine{uki: slot, loader: l.loader, code: plainCode, vars: plainVars}, m
 		}, "disk", fleet.StageSystem, 3, nil},
 		{"network", func(*testing.T) (machine, *manifest.Manifest) {
-			return machine{slot, nil, true, plainCode, plainVars}, m
+			return machine{uki: slot, network: true, code: plainCode, vars: plainVars}, m
+		}, "network", fleet.StageSystem, 2, nil},
+		{"http", func(t *testing.T) (machine, *manifest.Manifest) {
+			uri, taken := serve(t, slot)
+			t.Cleanup(func() {
+				if taken.Load() != 1 {
+					t.Errorf("the firmware took the UKI by HTTP %d times; want once", taken.Load())
+				}
+			})
+			return machine{uki: slot, http: true, code: plainCode, vars: uriBoot(t, plainVars, uri)}, m
 		}, "network", fleet.StageSystem, 2, nil},
 		{"secureboot", func(t *testing.T) (machine, *manifest.Manifest) {
 			s, i, ld := signed(t, slot), signed(t, installer), signed(t, l.loader)
-			return machine{s, ld, false, "/usr/share/OVMF/OVMF_CODE_4M.secboot.fd", enrolled(t, keys, plainVars)}, predict(t, s, i, ld)
+			return machine{uki: s, loader: ld, code: "/usr/share/OVMF/OVMF_CODE_4M.secboot.fd", vars: enrolled(t, keys, plainVars)}, predict(t, s, i, ld)
 		}, "disk", fleet.StageSystem, 2, nil},
 		{"changed", func(*testing.T) (machine, *manifest.Manifest) {
-			return machine{changed, l.loader, false, plainCode, plainVars}, m
+			return machine{uki: changed, loader: l.loader, code: plainCode, vars: plainVars}, m
 		}, "disk", fleet.StageSystem, 3, func(t *testing.T, v fleet.Verdict) {
 			for _, want := range []string{"PCR 4 event ", "(UKI): expected ", "not the one that was built", "section .osrel of the UKI differs"} {
 				if v.Accepted || !strings.Contains(v.Summary, want) {
