@@ -38,12 +38,13 @@ func (s *Store) PutKey(key string, write func(path string) error) (string, error
 	if err := os.MkdirAll(filepath.Dir(final), 0o755); err != nil {
 		return "", fmt.Errorf("store: %w", err)
 	}
-	work, err := os.MkdirTemp(filepath.Join(s.dir, "tmp"), "key-")
+	work, err := s.scratch()
 	if err != nil {
 		return "", fmt.Errorf("store: %w", err)
 	}
-	defer os.RemoveAll(work)
-	result := filepath.Join(work, "result")
+	defer func() { _ = work.Close() }() // ends the lock
+	defer func() { _ = os.RemoveAll(work.Name()) }()
+	result := filepath.Join(work.Name(), "result")
 	if err := write(result); err != nil {
 		return "", err
 	}
@@ -61,6 +62,53 @@ func (s *Store) PutKey(key string, write func(path string) error) (string, error
 		return "", fmt.Errorf("store: %w", err)
 	}
 	return final, nil
+}
+
+// scratchPrefix begins the names of folders in which results are made.
+const scratchPrefix = "result-"
+
+// scratch makes a folder for a result and locks it for as long as the file
+// that it returns is open. Folders that nobody holds were left by processes
+// that were killed: they are removed.
+func (s *Store) scratch() (*os.File, error) {
+	tmp := filepath.Join(s.dir, "tmp")
+	parent, err := os.Open(tmp)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = parent.Close() }() // ends the lock: one process at a time makes or removes
+	if err := syscall.Flock(int(parent.Fd()), syscall.LOCK_EX); err != nil {
+		return nil, fmt.Errorf("locking %s: %w", tmp, err)
+	}
+	left, err := filepath.Glob(filepath.Join(tmp, scratchPrefix+"*"))
+	if err != nil {
+		return nil, err
+	}
+	for _, dir := range left {
+		f, err := os.Open(dir)
+		if err != nil {
+			continue // its owner removed it meanwhile
+		}
+		if syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) == nil {
+			err = os.RemoveAll(dir)
+		}
+		_ = f.Close() // a folder
+		if err != nil {
+			return nil, err
+		}
+	}
+	dir, err := os.MkdirTemp(tmp, scratchPrefix)
+	if err != nil {
+		return nil, err
+	}
+	f, err := os.Open(dir)
+	if err != nil {
+		return nil, err
+	}
+	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		return nil, errors.Join(fmt.Errorf("locking %s: %w", dir, err), f.Close())
+	}
+	return f, nil
 }
 
 // settle makes the bytes of a result durable before its name appears.
