@@ -10,7 +10,7 @@ PROGRAMS = imgbuild pxeserver nodeagent
 export CGO_ENABLED = 0
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build demo rack test unit machine failures ha bootside lint clean release test-packages
+.PHONY: help deps build build-arm64 demo rack test unit machine failures ha arm64 bootside lint clean release test-packages
 
 help: ## say what can be made
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -20,6 +20,9 @@ deps: ## install the tools that building, testing and the demo need
 
 build: ## build the three programs into bin/
 	go build $(GOFLAGS_BUILD) -o bin/ $(addprefix ./cmd/,$(PROGRAMS))
+
+build-arm64: ## the node agent for images of arm64 nodes
+	GOARCH=arm64 go build $(GOFLAGS_BUILD) -o bin/nodeagent-arm64 ./cmd/nodeagent
 
 demo: deps build ## play the whole job on a virtual rack: PXE, canary, rollback, flip, tampering
 	go build -o bin/rackdemo ./internal/demo/rackdemo
@@ -47,6 +50,10 @@ ha: build ## two servers on PostgreSQL: one is killed, then the other hangs, in 
 
 bootside: ## boot virtual machines by HTTPS, by iPXE, by BIOS (which must be refused), and without a server
 	TURNOUT_MACHINE_TEST=1 go test -count=1 -timeout 60m -v -run 'TestOVMFBootsByHTTPS|TestIPXEBoots|TestBIOSIsRefused|TestDiskBootsWithoutServer' ./internal/netboot
+
+arm64: build build-arm64 ## build an image for arm64 nodes on this host, boot it, compare its TPM with what was predicted
+	scripts/deps.sh qemu-user-static
+	scripts/arm64.sh
 
 lint: ## golangci-lint, the version that is pinned here
 	go run $(LINT) run

@@ -47,6 +47,7 @@ var elsewhere = []struct{ line, why string }{
 	{`^pxeserver store import `, "needs a PostgreSQL; TestStoreImport of cmd/pxeserver"},
 	{`^imgbuild sign `, "needs a security module; the testscripts of imgbuild sign with a command"},
 	{`^imgbuild run `, "boots a machine; make machine boots many"},
+	{`arm64`, "takes minutes under emulation; make arm64 runs it"},
 	{`nvidia`, "needs NVIDIA's packages; the testscripts of imgbuild check the recipes"},
 	{`RECIPE|FOLDER|^imgbuild diff here`, "a pattern, not a command; the testscripts of imgbuild run it"},
 }

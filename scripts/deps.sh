@@ -1,6 +1,7 @@
 #!/bin/sh
 # Installs what Turnout needs to be built, tested and demonstrated on
 # Debian 12 or newer. Run as root. What is there already is left alone.
+# Arguments are more packages, for what is not done every day.
 set -eu
 
 packages="
@@ -18,7 +19,7 @@ postgresql nginx
 say() { printf 'deps: %s\n' "$*"; }
 
 missing=""
-for p in $packages; do
+for p in $packages "$@"; do
     dpkg-query -W -f='${db:Status-Status}\n' "$p" 2>/dev/null | grep -qx installed || missing="$missing $p"
 done
 

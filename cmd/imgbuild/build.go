@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"time"
 
@@ -66,7 +67,7 @@ Nodes of the image believe the public keys of --image-key (by default that of
 	f.StringVar(&o.server, "server", "", "https address of the server (default: nodes learn it by DHCP)")
 	f.StringVar(&o.out, "out", "", "folder to write the image to (default: images/<recipe's name>)")
 	f.BoolVar(&o.offline, "offline", false, "ask no archive: fail if a package is neither in the store, nor in a --mirror that is a folder or an oci:// registry")
-	f.StringVar(&o.nodeagent, "nodeagent", "", "nodeagent program to put into the image (default: beside imgbuild)")
+	f.StringVar(&o.nodeagent, "nodeagent", "", "nodeagent program to put into the image (default: beside imgbuild; nodeagent-arm64 there for an arm64 image)")
 	f.StringVar(&o.bootKey, "secureboot-key", "", "key that signs loader and UKIs for Secure Boot: db.key of `imgbuild sbkeys`")
 	f.StringVar(&o.bootCert, "secureboot-cert", "", "certificate of --secureboot-key (default: beside it, .crt for .key)")
 	f.BoolVar(&o.noCache, "no-cache", false, "build every part anew")
@@ -126,7 +127,7 @@ func prepareBuild(ctx context.Context, o buildOptions, path string) (image.Optio
 	if b.Trust, err = o.trust(b); err != nil {
 		return b, err
 	}
-	if b.Agent, err = o.agent(); err != nil {
+	if b.Agent, err = o.agent(b.Recipe.Architecture); err != nil {
 		return b, err
 	}
 	if b.Out = o.out; b.Out == "" {
@@ -197,8 +198,9 @@ func (o *buildOptions) trust(b image.Options) (manifest.Trust, error) {
 	return t, nil
 }
 
-// agent is the nodeagent program: what was named, or the one beside imgbuild.
-func (o *buildOptions) agent() (string, error) {
+// agent is the nodeagent program: what was named, or the one beside imgbuild,
+// which for another processor than the build host's is called nodeagent-arm64.
+func (o *buildOptions) agent(architecture string) (string, error) {
 	if o.nodeagent != "" {
 		return o.nodeagent, nil
 	}
@@ -206,7 +208,15 @@ func (o *buildOptions) agent() (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("%w: name the node agent with --nodeagent: %w", image.ErrOptions, err)
 	}
-	return filepath.Join(filepath.Dir(exe), "nodeagent"), nil
+	beside := filepath.Join(filepath.Dir(exe), "nodeagent")
+	if architecture == runtime.GOARCH {
+		return beside, nil
+	}
+	other := beside + "-" + architecture
+	if _, err := os.Stat(other); err != nil {
+		return "", fmt.Errorf("%w: there is no node agent for %s beside imgbuild (%s); make one with `make build-arm64`, or name it with --nodeagent", image.ErrOptions, architecture, other)
+	}
+	return other, nil
 }
 
 // readLock reads a lock; one that cannot be used is the person's to renew.

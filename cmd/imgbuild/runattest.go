@@ -41,23 +41,36 @@ var hashes = []struct {
 
 // attestRun compares what a machine's TPM holds with what the image predicts
 // for a boot from disk without Secure Boot.
-func attestRun(w io.Writer, tpm string, m *manifest.Measurements) error {
+func attestRun(w io.Writer, tpm, architecture string, m *manifest.Measurements) error {
 	var checks []pcrCheck
+	final := finalPhase
+	if architecture == "arm64" {
+		final = "" // see noDriver
+	}
 	for _, h := range hashes {
 		seen, err := emulator.ReadPCRs(tpm, h.bank, []int{4, 11, 12, 13})
 		if err != nil {
 			return err
 		}
-		c, err := comparePCRs(m, h.bank, h.new, seen)
+		c, err := comparePCRs(m, final, h.bank, h.new, seen)
 		if err != nil {
 			return err
 		}
 		checks = append(checks, c...)
 	}
-	return showPCRs(w, checks)
+	if err := showPCRs(w, checks); err != nil || final == finalPhase {
+		return err
+	}
+	_, err := fmt.Fprintln(w, noDriver)
+	return err
 }
 
-func comparePCRs(m *manifest.Measurements, bank string, newHash func() hash.Hash, seen map[int][]byte) ([]pcrCheck, error) {
+// noDriver is what cannot be seen of arm64 images in QEMU. Debian's arm64
+// kernels are built without CONFIG_TCG_TIS, and QEMU's arm64 machines have
+// no other TPM.
+const noDriver = "PCR 11 is that before userspace: Debian's arm64 kernels have no driver for the TPM of QEMU's arm64 machine, so the boot phases are not measured here"
+
+func comparePCRs(m *manifest.Measurements, final, bank string, newHash func() hash.Hash, seen map[int][]byte) ([]pcrCheck, error) {
 	want := map[int][]string{}
 	for _, p := range m.Paths {
 		if p.Name == "disk" {
@@ -65,7 +78,7 @@ func comparePCRs(m *manifest.Measurements, bank string, newHash func() hash.Hash
 		}
 	}
 	for _, p := range m.PCR11 {
-		if p.Phase == finalPhase {
+		if p.Phase == final {
 			want[11] = append(want[11], p.PCR[bank])
 		}
 	}

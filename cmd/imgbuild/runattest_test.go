@@ -43,7 +43,7 @@ func TestComparePCRs(t *testing.T) {
 	} {
 		seen := good()
 		tt.edit(seen)
-		checks, err := comparePCRs(tt.m, "sha256", sha256.New, seen)
+		checks, err := comparePCRs(tt.m, finalPhase, "sha256", sha256.New, seen)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -53,7 +53,7 @@ func TestComparePCRs(t *testing.T) {
 			t.Errorf("%s: %v\n%s", tt.name, err, &out)
 		}
 	}
-	if _, err := comparePCRs(&manifest.Measurements{}, "sha256", sha256.New, good()); err == nil {
+	if _, err := comparePCRs(&manifest.Measurements{}, finalPhase, "sha256", sha256.New, good()); err == nil {
 		t.Error("an image without predictions is as predicted")
 	}
 }

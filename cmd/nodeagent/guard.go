@@ -40,7 +40,7 @@ func guard(ctx context.Context, log func(string, ...any)) error {
 	if err != nil {
 		return err
 	}
-	machine, err := openSlots(info, nil)
+	machine, err := openSlots(info, log)
 	if err != nil {
 		return err
 	}

@@ -120,6 +120,7 @@ func TestResolveErrors(t *testing.T) {
 		{"no such version", "", []string{"libsystemd", "systemd=253-1"}, line + 1, []string{"package systemd has no version 253-1; the archive has 252.39-1~deb12u2, 252.38-1", `"systemd=252.39*"`}},
 		{"no such series", "", []string{"systemd=253*"}, line, []string{"package systemd has no version 253*"}},
 		{"no such kernel", "linux-image-6.1.0-99-amd64", nil, 12, []string{"kernel linux-image-6.1.0-99-amd64 is not in the archive, which has linux-image-6.1.0-57-amd64, linux-image-6.1.0-50-amd64, linux-image-6.1.0-9-amd64 (", "linux-image-6.1.0-*-amd64"}},
+		{"a kernel named in another way", "linux-image-6.12.*-amd64", nil, 12, []string{"is not in the archive, which has linux-image-6.1.0-57-", "name one it has, or keep"}},
 		{"no such kernel version", "linux-image-6.1.0-57-amd64\n  version: 6.1.1-1", nil, 13, []string{"package linux-image-6.1.0-57-amd64 has no version 6.1.1-1; the archive has 6.1.192-3, 6.1.192-1"}},
 		{"half a family", "", []string{"systemd=252.38-1"}, line, []string{"packages do not fit together: systemd : Depends: libsystemd (= 252.38-1) but 252.39-1~deb12u2 is to be installed", `pin "libsystemd=252.38-1" beside it`}},
 		{"second kernel", "", []string{"driver-meta"}, line, []string{"two kernels: linux-image-6.1.0-50-amd64 (kernel.package) and linux-image-"}},

@@ -127,9 +127,15 @@ func (ix *index) kernel(r *recipe.Recipe) (*stanza, error) {
 		_, err := ix.version(r, "kernel.version", r.Kernel.Package, r.Kernel.Version)
 		return nil, err
 	}
-	return nil, r.Errorf("kernel.package", "an archive drops old kernels: name one it has, a series such as "+seriesOf(r.Kernel.Package)+", or keep building from the lock and its stored packages",
+	series := ""
+	if s := seriesOf(r.Kernel.Package); s != r.Kernel.Package {
+		series = ", a series such as " + s
+	}
+	return nil, r.Errorf("kernel.package", "an archive drops old kernels: name one it has"+series+", or keep building from the lock and its stored packages",
 		"kernel %s is not in the archive%s", r.Kernel.Package, ix.kernels(r.Kernel.Package))
 }
+
+var aKernel = regexp.MustCompile(`^linux-image-[0-9]+\.[0-9]`)
 
 var abi = regexp.MustCompile(`^(linux-image-[0-9]+\.[0-9]+\.[0-9]+-)[0-9*]+`)
 
@@ -143,6 +149,14 @@ func (ix *index) kernels(wanted string) string {
 	for name := range ix.byName {
 		if m := abi.FindString(name); m != "" && strings.TrimPrefix(name, m) == flavour {
 			names = append(names, name)
+		}
+	}
+	if len(names) == 0 { // named in another way: Debian 13 has linux-image-6.12.48+deb13-amd64
+		last := wanted[strings.LastIndexByte(wanted, '-')+1:]
+		for name := range ix.byName {
+			if aKernel.MatchString(name) && strings.HasSuffix(name, "-"+last) {
+				names = append(names, name)
+			}
 		}
 	}
 	if len(names) == 0 {

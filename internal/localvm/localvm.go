@@ -40,41 +40,17 @@ type Options struct {
 // ErrEnded is wrapped when the machine ended before it showed Until.
 var ErrEnded = errors.New("the machine ended")
 
-// Firmware files of Debian's package ovmf.
-const (
-	ovmfCode = "/usr/share/OVMF/OVMF_CODE_4M.fd"
-	ovmfVars = "/usr/share/OVMF/OVMF_VARS_4M.fd"
-)
-
-// missing names what this machine lacks; "" when nothing.
-func missing() string {
-	var lacks []string
-	for _, tool := range []string{"qemu-system-x86_64", "swtpm"} {
-		if _, err := exec.LookPath(tool); err != nil {
-			lacks = append(lacks, tool)
-		}
-	}
-	for _, file := range []string{ovmfCode, ovmfVars} {
-		if _, err := os.Stat(file); err != nil {
-			lacks = append(lacks, file)
-		}
-	}
-	return strings.Join(lacks, ", ")
-}
-
 // Run boots an image and returns when the machine has ended, ctx has, or the
 // console shows Until.
 func Run(ctx context.Context, l *oci.Layout, img *oci.Image, o Options) error {
-	if img.Manifest.Architecture != "amd64" {
-		return fmt.Errorf("image %s is for %s; only amd64 can be booted here", img.Manifest.Label(), img.Manifest.Architecture)
-	}
-	if lacks := missing(); lacks != "" {
-		return fmt.Errorf("this machine lacks %s; install qemu-system-x86, ovmf and swtpm", lacks)
+	m, err := machineFor(img.Manifest.Architecture)
+	if err != nil {
+		return fmt.Errorf("image %s is for %s: %w", img.Manifest.Label(), img.Manifest.Architecture, err)
 	}
 	if err := WriteDisk(ctx, l, img, filepath.Join(o.Dir, "disk.img")); err != nil {
 		return err
 	}
-	vars, err := os.ReadFile(ovmfVars)
+	vars, err := os.ReadFile(m.vars)
 	if err != nil {
 		return err
 	}
@@ -90,16 +66,16 @@ func Run(ctx context.Context, l *oci.Layout, img *oci.Image, o Options) error {
 	defer func() { end(); _ = tpm.Wait() }() // killed by its context
 	running, cancel := context.WithCancel(life)
 	defer cancel()
-	if err := o.boot(running, cancel); err != nil || o.Seen == nil {
+	if err := o.boot(running, cancel, m, img.Manifest.Architecture); err != nil || o.Seen == nil {
 		return err
 	}
 	return o.Seen(filepath.Join(o.Dir, "tpm.sock"))
 }
 
 // boot runs QEMU.
-func (o *Options) boot(ctx context.Context, cancel func()) error {
+func (o *Options) boot(ctx context.Context, cancel func(), m machine, architecture string) error {
 	console := &watcher{out: o.Out, text: o.Until, seen: cancel}
-	cmd := exec.CommandContext(ctx, "qemu-system-x86_64", o.arguments()...)
+	cmd := exec.CommandContext(ctx, m.qemu, o.arguments(m, architecture)...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = o.In, console, os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	cmd.WaitDelay = time.Second // a terminal that nobody types at keeps Wait no longer
@@ -110,32 +86,22 @@ func (o *Options) boot(ctx context.Context, cancel func()) error {
 	case ctx.Err() != nil:
 		return ctx.Err()
 	case err != nil:
-		return fmt.Errorf("qemu-system-x86_64: %w", err)
+		return fmt.Errorf("%s: %w", m.qemu, err)
 	case o.Until != "":
 		return fmt.Errorf("%w without showing %q", ErrEnded, o.Until)
 	}
 	return nil
 }
 
-func (o *Options) arguments() []string {
-	accel, cpu := o.Accel, "max"
-	if accel == "" {
-		accel = "tcg,thread=multi"
-		if f, err := os.OpenFile("/dev/kvm", os.O_RDWR, 0); err == nil {
-			accel = "kvm"
-			_ = f.Close() // only tried
-		}
-	}
-	if strings.HasPrefix(accel, "kvm") {
-		cpu = "host"
-	}
+func (o *Options) arguments(m machine, architecture string) []string {
+	accel, cpu := m.accelerator(o.Accel, architecture)
 	in := func(name string) string { return filepath.Join(o.Dir, name) }
 	return []string{
-		"-machine", "q35", "-accel", accel, "-cpu", cpu, "-smp", fmt.Sprint(max(o.CPUs, 1)), "-m", fmt.Sprint(max(o.MemoryMiB, 512)),
-		"-display", "none", "-vga", "none", "-nodefaults", "-no-reboot", "-nic", "none",
-		"-drive", "if=pflash,format=raw,readonly=on,file=" + ovmfCode,
+		"-machine", m.board, "-accel", accel, "-cpu", cpu, "-smp", fmt.Sprint(max(o.CPUs, 1)), "-m", fmt.Sprint(max(o.MemoryMiB, 512)),
+		"-display", "none", "-nodefaults", "-no-reboot", "-nic", "none",
+		"-drive", "if=pflash,format=raw,readonly=on,file=" + m.code,
 		"-drive", "if=pflash,format=raw,file=" + in("vars.fd"),
-		"-chardev", "socket,id=tpm,path=" + in("tpm.sock"), "-tpmdev", "emulator,id=tpm0,chardev=tpm", "-device", "tpm-crb,tpmdev=tpm0",
+		"-chardev", "socket,id=tpm,path=" + in("tpm.sock"), "-tpmdev", "emulator,id=tpm0,chardev=tpm", "-device", m.tpm + ",tpmdev=tpm0",
 		"-drive", "if=none,id=disk,format=raw,discard=unmap,file=" + in("disk.img"), "-device", "virtio-blk-pci,drive=disk,bootindex=1",
 		"-device", "virtio-rng-pci", "-device", "i6300esb", "-action", "watchdog=reset",
 		"-serial", "mon:stdio",

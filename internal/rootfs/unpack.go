@@ -141,8 +141,13 @@ func readControl(p lock.Package, file string) (*unpacked, error) {
 }
 
 // diverts reports whether the package moves other packages' files away before
-// it is unpacked.
+// it is unpacked. What every script needs to run at all is unpacked with the
+// first: libc6 and essential packages of Debian 13 divert as well, but for
+// upgrades from systems without a merged /usr, and files of their own.
 func (p *unpacked) diverts() bool {
+	if p.Name == "libc6" || p.control.Get("Essential") == "yes" {
+		return false
+	}
 	return strings.Contains(string(p.control.Files["preinst"].Data), "dpkg-divert")
 }
 

@@ -146,6 +146,9 @@ func observe(n *fleet.Node, rep *fleet.Report, pool *fleet.Pool, now time.Time) 
 	reason := rollout.Fell(n, n.Desired.Image, n.Desired.Generation)
 	if n.Desired.Image != "" && reason != "" && rep.Stage != fleet.StageInstaller {
 		image := n.Desired.Image
+		if f := n.Failure; f != nil && f.Image == image && f.Generation == n.Desired.Generation && old != nil && old.BootID == rep.BootID {
+			reason = f.String() // seen in this boot; the node may not have written its own words down yet
+		}
 		rollout.Ban(n, image, reason, "", now)
 		add("image.banned", "image %s: %s", rollout.Short(image), reason)
 	}

@@ -42,6 +42,10 @@ func Build(stub []byte, sections []Section) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("EFI stub: %w", err)
 	}
+	if magic := h.looseMagic(stub); magic != nil {
+		sections = append(slices.Clip(sections), Section{Name: magicSection, Data: magic})
+		stub = stub[:h.sectionsEnd()]
+	}
 	end, err := h.checkStub(stub)
 	if err != nil {
 		return nil, fmt.Errorf("EFI stub: %w", err)
@@ -55,6 +59,9 @@ func Build(stub []byte, sections []Section) ([]byte, error) {
 	}
 	out := make([]byte, size)
 	copy(out, stub[:end])
+	if start := int(h.contentsStart()); start > len(h.raw) {
+		clear(out[len(h.raw):start]) // where the new sections' headers go
+	}
 	for i, e := range entries {
 		e.put(out[h.table+(len(h.sections)+i)*sectionHeaderSize:])
 		copy(out[e.Offset:], sections[i].Data)
@@ -68,13 +75,10 @@ func (h *header) checkStub(stub []byte) (uint64, error) {
 	if h.fileAl == 0 || h.sectionAl == 0 || h.sectionAl < h.fileAl {
 		return 0, fmt.Errorf("alignments of %d (file) and %d (section) bytes make no sense", h.fileAl, h.sectionAl)
 	}
-	end := uint64(max(h.headersSize, uint32(len(h.raw))))
+	end := h.sectionsEnd()
 	for _, s := range h.sections {
 		if s.Name != "" && s.Name[0] == '/' {
 			return 0, fmt.Errorf("section name %s points into a symbol table; strip the stub first", s.Name)
-		}
-		if s.Size > 0 {
-			end = max(end, uint64(s.Offset)+uint64(s.Size))
 		}
 	}
 	if end > uint64(len(stub)) {
@@ -85,13 +89,65 @@ func (h *header) checkStub(stub []byte) (uint64, error) {
 			return 0, errors.New("it is signed, and a signature cannot outlive the change; use the unsigned stub")
 		}
 	}
-	if start := int(h.contentsStart()); start > len(h.raw) && len(bytes.Trim(stub[len(h.raw):start], "\x00")) > 0 {
+	if start := int(h.contentsStart()); start > len(h.raw) && !isFill(stub[len(h.raw):start]) {
 		return 0, errors.New("its header space is not empty")
 	}
 	if tail := h.symbolsEnd(stub, end); tail != len(stub) {
 		return 0, fmt.Errorf("%d bytes of unknown data follow its last section", len(stub)-int(end))
 	}
 	return end, nil
+}
+
+// sectionsEnd returns where in the file its last section ends.
+func (h *header) sectionsEnd() uint64 {
+	end := uint64(max(h.headersSize, uint32(len(h.raw))))
+	for _, s := range h.sections {
+		if s.Size > 0 {
+			end = max(end, uint64(s.Offset)+uint64(s.Size))
+		}
+	}
+	return end
+}
+
+// The section in which systemd's stub says its version, and how it begins.
+const (
+	magicSection = ".sdmagic"
+	magicBegin   = "#### LoaderInfo: systemd-stub "
+)
+
+// looseMagic returns what should stand in ".sdmagic", with its zero, where a
+// stub has no such section and says it behind its last one: stubs for arm64
+// that were linked with gnu-efi (Debian 12's) are a memory image, of which
+// only code and data became sections. Firmware never loads the rest. nil
+// means that there is none.
+func (h *header) looseMagic(stub []byte) []byte {
+	end := h.sectionsEnd()
+	if end >= uint64(len(stub)) || slices.ContainsFunc(h.sections, func(s SectionInfo) bool { return s.Name == magicSection }) {
+		return nil
+	}
+	tail := stub[end:]
+	if bytes.Count(tail, []byte(magicBegin)) != 1 {
+		return nil
+	}
+	text, _, whole := bytes.Cut(tail[bytes.Index(tail, []byte(magicBegin)):], []byte{0})
+	if !whole || len(text) > 128 {
+		return nil
+	}
+	return append(bytes.Clone(text), 0)
+}
+
+// armNop is the instruction that does nothing, with which assemblers for
+// arm64 fill what nothing else is in: the header space of the stubs that were
+// linked with gnu-efi (Debian 12's), for one.
+var armNop = []byte{0x1f, 0x20, 0x03, 0xd5}
+
+// isFill reports whether b holds nothing: zeros, or instructions that do
+// nothing.
+func isFill(b []byte) bool {
+	if len(bytes.Trim(b, "\x00")) == 0 {
+		return true
+	}
+	return len(b)%len(armNop) == 0 && bytes.Equal(b, bytes.Repeat(armNop, len(b)/len(armNop)))
 }
 
 // symbolsEnd returns where the symbol and string tables that follow the last

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 
@@ -20,6 +21,8 @@ type stubOptions struct {
 	signed      bool
 	longName    bool
 	inHeader    bool // something lies in the header room
+	nops        bool // the header room is filled with arm64 instructions that do nothing
+	loose       bool // the version stands behind the sections
 }
 
 const sdmagic = "#### LoaderInfo: systemd-stub 252.39-1~deb12u2 ####\x00"
@@ -53,11 +56,24 @@ func makeStub(o stubOptions) []byte {
 	magic := SectionInfo{".sdmagic", 0x4400, uint32(len(sdmagic)), text.Offset + text.Size, 512, scnReadData}
 	table := b[pe+coffHeaderSize+optSize:]
 	text.put(table)
-	magic.put(table[sectionHeaderSize:])
+	if !o.loose {
+		magic.put(table[sectionHeaderSize:])
+	}
+	if o.nops {
+		room := table[2*sectionHeaderSize:]
+		if o.loose {
+			room = table[sectionHeaderSize:]
+		}
+		copy(room, bytes.Repeat(armNop, len(room)/len(armNop)))
+	}
 	if o.inHeader {
 		b[o.headersSize-1] = 1
 	}
 	b = append(b, bytes.Repeat([]byte{0xc3}, 1024)...)
+	if o.loose {
+		le.PutUint16(b[pe+coffSections:], 1)
+		b = append(b, make([]byte, 400)...) // tables that nobody loads
+	}
 	b = append(b, append([]byte(sdmagic), make([]byte, 512-len(sdmagic))...)...)
 	if o.symbols > 0 {
 		le.PutUint32(b[pe+coffSymbolPointer:], uint32(len(b)))
@@ -95,6 +111,22 @@ func TestBuild(t *testing.T) {
 				t.Error("the symbol table changed the image")
 			}
 		})
+	}
+}
+
+// The stub for arm64 of Debian 12: filled with instructions that do nothing,
+// and with its version behind its sections.
+func TestBuildARM64(t *testing.T) {
+	out, err := Build(makeStub(stubOptions{nops: true, loose: true}), parts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	checkBuilt(t, out, append(slices.Clip(parts), Section{Name: ".sdmagic", Data: []byte(sdmagic)}))
+	if v, err := StubVersion(bytes.NewReader(out)); err != nil || v != "252.39-1~deb12u2" {
+		t.Errorf("StubVersion = %q, %v", v, err)
+	}
+	if _, err := Build(makeStub(stubOptions{nops: true, inHeader: true}), parts); err == nil {
+		t.Error("a header room with something else than fill was taken")
 	}
 }
 

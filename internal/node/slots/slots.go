@@ -45,12 +45,14 @@ type Devices struct {
 }
 
 // Open mounts the ESP, if it is not mounted yet, and returns the state
-// machine of the node.
+// machine of the node. Of several programs that open it at once (the agent
+// and its guard start together) one repairs and mounts, and the others wait.
+// A nil log tells nobody.
 func Open(d Devices, evidence func(context.Context) (abslot.Evidence, error), log func(string, ...any)) (*abslot.Machine, error) {
-	if !isMountPoint(ESPMount) {
-		repair(d.ESP, log)
+	if log == nil {
+		log = func(string, ...any) {}
 	}
-	if err := Mount(d.ESP, ESPMount); err != nil {
+	if err := present(d.ESP, log); err != nil {
 		return nil, err
 	}
 	esp, err := espdir.Open(ESPMount)
@@ -64,6 +66,25 @@ func Open(d Devices, evidence func(context.Context) (abslot.Evidence, error), lo
 		UKIHash:  UKIHash,
 		Log:      log,
 	}), nil
+}
+
+// present repairs and mounts the ESP unless another program has.
+func present(dev string, log func(string, ...any)) error {
+	if err := os.MkdirAll(ESPMount, 0o700); err != nil {
+		return err
+	}
+	turn, err := os.Open(ESPMount)
+	if err != nil {
+		return err
+	}
+	defer turn.Close() // which gives the lock back
+	if err := unix.Flock(int(turn.Fd()), unix.LOCK_EX); err != nil {
+		return fmt.Errorf("waiting for the ESP: %w", err)
+	}
+	if !isMountPoint(ESPMount) {
+		repair(dev, log)
+	}
+	return Mount(dev, ESPMount)
 }
 
 // Mount mounts an ESP on a folder that it makes. One that is mounted there

@@ -113,6 +113,9 @@ func (s *Sandbox) enter(o Options) error {
 	if err := s.mounts(o.Covers); err != nil {
 		return err
 	}
+	if err := canRun(s.root, runtime.GOARCH); err != nil {
+		return err
+	}
 	if err := s.startInit(); err != nil {
 		return err
 	}
