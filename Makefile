@@ -49,7 +49,7 @@ ha: build ## two servers on PostgreSQL: one is killed, then the other hangs, in 
 	TURNOUT_MACHINE_TEST=1 go test -count=1 -timeout 60m -v -run TestHighAvailability ./internal/demo
 
 bootside: ## boot virtual machines by HTTPS, by iPXE, by BIOS (which must be refused), and without a server
-	TURNOUT_MACHINE_TEST=1 go test -count=1 -timeout 60m -v -run 'TestOVMFBootsByHTTPS|TestIPXEBoots|TestBIOSIsRefused|TestDiskBootsWithoutServer' ./internal/netboot
+	TURNOUT_MACHINE_TEST=1 go test -count=1 -timeout 120m -v -run 'TestOVMFBootsByHTTPS|TestIPXEBoots|TestBIOSIsRefused|TestDiskBootsWithoutServer' ./internal/netboot
 
 arm64: build build-arm64 ## build an image for arm64 nodes on this host, boot it, compare its TPM with what was predicted
 	scripts/deps.sh qemu-user-static

@@ -108,7 +108,7 @@ func TestDiskBootsWithoutServer(t *testing.T) {
 				<-s.Ready()
 				defer func() { cancel(); <-done }()
 			}
-			out := ovmf.boot(t, "tap0", mac, 15*time.Minute, append(append([]string{}, drive...), tc.args...)...)
+			out := ovmf.boot(t, "tap0", mac, 25*time.Minute, append(append([]string{}, drive...), tc.args...)...)
 			if !strings.Contains(out, text) {
 				t.Errorf("the disk did not start; console:\n%s", out)
 			}
