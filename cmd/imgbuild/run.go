@@ -61,7 +61,9 @@ func runRun(cmd *cobra.Command, o runOptions, arg string) (err error) {
 		if o.Until == "" {
 			o.Until = booted
 		}
-		o.Seen = func(tpm string) error { return attestRun(cmd.OutOrStdout(), tpm, img.Manifest.Architecture, &img.Manifest.Measurements) }
+		o.Seen = func(tpm string) error {
+			return attestRun(cmd.OutOrStdout(), tpm, img.Manifest.Architecture, &img.Manifest.Measurements)
+		}
 	}
 	if o.Until != "" {
 		o.In = nil
