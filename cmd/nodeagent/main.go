@@ -95,7 +95,7 @@ As /init of an initrd the same program starts a slot or installs the machine.
 	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return usageError{fmt.Errorf("%w; see `%s --help`", err, cmd.CommandPath())}
 	})
-	cmd.AddCommand(newRunCommand(), newGuardCommand(), newStatusCommand(), newSlotCommand(), newHealthCommand(), newAttestCommand(), newGPUCommand(), newVersionCommand(), man.Command())
+	cmd.AddCommand(newRunCommand(), newGuardCommand(), newStatusCommand(), newSlotCommand(), newHealthCommand(), newAttestCommand(), newGPUCommand(), newCheckCommand(), newVersionCommand(), man.Command())
 	return cmd
 }
 
