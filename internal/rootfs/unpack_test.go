@@ -339,3 +339,28 @@ func TestTree(t *testing.T) {
 		t.Errorf("Glob = %q, %v", names, err)
 	}
 }
+
+// What scripts need to run at all is unpacked before any script runs, even if
+// it diverts, as Debian 13's libc6 and base-files do.
+func TestDiverts(t *testing.T) {
+	diverting := map[string]deb.ControlFile{"preinst": {Data: []byte("#!/bin/sh\ndpkg-divert --add /x\n")}}
+	for _, tt := range []struct {
+		name, control string
+		files         map[string]deb.ControlFile
+		want          bool
+	}{
+		{"zutils", "Package: zutils\n", diverting, true},
+		{"gzip", "Package: gzip\nEssential: yes\n", diverting, false},
+		{"libc6", "Package: libc6\n", diverting, false},
+		{"libcap2", "Package: libcap2\n", nil, false},
+	} {
+		ps, err := deb.ParseParagraphs([]byte(tt.control))
+		if err != nil || len(ps) != 1 {
+			t.Fatal(err)
+		}
+		p := unpacked{Package: lock.Package{Name: tt.name}, control: &deb.Control{Paragraph: ps[0], Files: tt.files}}
+		if got := p.diverts(); got != tt.want {
+			t.Errorf("%s diverts: %v, want %v", tt.name, got, tt.want)
+		}
+	}
+}
