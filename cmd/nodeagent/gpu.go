@@ -37,8 +37,9 @@ Of "gpu check" also:
 func newGPUCheckCommand() *cobra.Command {
 	var root string
 	cmd := &cobra.Command{
-		Use:   "check [NAME...]",
-		Short: "Compare the GPUs with the image, all of it or what is named",
+		Use:     "check [NAME...]",
+		Example: "  nodeagent gpu check\n  nodeagent gpu check clocks",
+		Short:   "Compare the GPUs with the image, all of it or what is named",
 		RunE: func(cmd *cobra.Command, names []string) error {
 			c, err := probe.Read(root)
 			if err != nil {
@@ -74,9 +75,10 @@ func newGPUCheckCommand() *cobra.Command {
 
 func newGPUApplyCommand() *cobra.Command {
 	return &cobra.Command{
-		Use:   "apply",
-		Short: "Set modes, limits and MIG layout as the image says",
-		Args:  noArgs,
+		Use:     "apply",
+		Example: "  nodeagent gpu apply",
+		Short:   "Set modes, limits and MIG layout as the image says",
+		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := probe.Read("")
 			if err != nil {

@@ -36,8 +36,9 @@ const (
 
 func newRunCommand() *cobra.Command {
 	return &cobra.Command{
-		Use:   "run",
-		Short: "Be the agent of this node (the service)",
+		Use:     "run",
+		Example: "  nodeagent run",
+		Short:   "Be the agent of this node (the service)",
 		Long: `run is the service of a system that was started by Turnout's initrd. It finds the
 server (trust.json, DHCP option 224, or what the installer left), proves by TPM
 which machine this is and what it booted, runs the image's health checks, and

@@ -53,7 +53,7 @@ func printed(w io.Writer, output string, v any, table func(w io.Writer) error) e
 
 func newSlotStatusCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "status", Short: "Show the slots and what the agent is doing (as `nodeagent status`)",
+		Use: "status", Example: "  nodeagent slot status -o json", Short: "Show the slots and what the agent is doing (as `nodeagent status`)",
 		Long: "status reads the slots from the disk. It changes nothing and needs no server.\n\n" + exitCodes,
 		Args: noArgs,
 	}
