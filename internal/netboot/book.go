@@ -1,9 +1,12 @@
 package netboot
 
 import (
+	"context"
 	"net/netip"
 	"sync"
 	"time"
+
+	"github.com/turnout-project/turnout/internal/pause"
 )
 
 // book remembers which client was seen to take which address from another
@@ -61,6 +64,22 @@ func (b *book) get(ip netip.Addr, now time.Time) (Client, bool) {
 		return Client{}, false
 	}
 	return e.client, true
+}
+
+// clientSoon is clientAt for firmware: beside another DHCP server it asks for
+// its file within milliseconds of its last DHCP packet, which may still wait
+// to be read. Its next try would come seconds later, or never.
+func (e *engine) clientSoon(ctx context.Context, ip netip.Addr, via string) Client {
+	const tries, wait = 20, 25 * time.Millisecond
+	for range tries {
+		if c := e.clientAt(ip, via); e.cfg.Mode != ModeProxy || c.Kind != KindOS {
+			return c
+		}
+		if pause.For(ctx, wait) != nil {
+			break
+		}
+	}
+	return e.clientAt(ip, via)
 }
 
 // clientAt tells who sits at ip, for a TFTP or HTTP request.

@@ -116,7 +116,7 @@ func (s *tftpServer) answer(ctx context.Context, b []byte, src netip.AddrPort, l
 
 // tftpFile asks the policy what the address may have.
 func (e *engine) tftpFile(ctx context.Context, ip netip.Addr, rq readRequest) (Client, Answer, *requestError) {
-	c := e.clientAt(ip, "tftp")
+	c := e.clientSoon(ctx, ip, "tftp")
 	ans, err := decide(ctx, e.policy, c)
 	switch {
 	case err != nil:
