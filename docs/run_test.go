@@ -71,7 +71,7 @@ var before = []struct{ line, run string }{
 	{`^pxeserver restore `, "mv /srv/backup/turnout-*.tar /srv/backup/turnout-2026-03-01.tar; rm -rf /var/lib/turnout/*"},
 	{`^pxeserver image publish registry.example/`, "imgbuild push images/rack-base registry.example/turnout/rack-base:1"},
 	{`^imgbuild sbkeys --out keys/secureboot`, "rm -r keys/secureboot"},
-	{`^pxeserver rollout undo r7`, operator + "rollout abort r7 --yes || true"},
+	{`^pxeserver rollout undo r7`, operator + "rollout abort r7"},
 }
 
 // instead are words that stand for others on this site.

@@ -171,14 +171,19 @@ func (b *build) pack(ctx context.Context, tree, out string, ps packages, update 
 		return rootfs.Packed{}, err
 	}
 	key := b.key("blocks", list)
-	if earlier, hit := b.lookup(key); hit {
+	earlier, hit := b.lookup(key)
+	if hit {
 		o.Reuse, o.ReuseIndex = filepath.Join(earlier, blocksFile), filepath.Join(earlier, blocksList)
-		return rootfs.Pack(ctx, tree, out, o)
 	}
 	o.Index = b.work.path(blocksList)
 	packed, err := rootfs.Pack(ctx, tree, out, o)
-	if err != nil || b.NoCache {
+	if err != nil || b.NoCache || hit && packed.Reused > 0 {
 		return packed, err
+	}
+	if hit { // damaged, or made by another mksquashfs: of no more use
+		if err := os.RemoveAll(earlier); err != nil {
+			return packed, fmt.Errorf("store: %w", err)
+		}
 	}
 	_, err = b.Store.PutKey(key, func(path string) error {
 		return errors.Join(os.Mkdir(path, 0o755), os.Link(out, filepath.Join(path, blocksFile)),
@@ -213,7 +218,7 @@ func (b *build) tree(ctx context.Context, ps packages, files []rootfs.File) (*ro
 			return res, err
 		}
 		b.Progress.Note("making it anew: %v", err)
-		if err := os.RemoveAll(base); err != nil {
+		if err := rootfs.RemoveBase(base); err != nil {
 			return nil, fmt.Errorf("store: %w", err)
 		}
 		spec.Base = ""

@@ -83,11 +83,23 @@ func (b *build) saveBase(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if err := b.hold(path); err != nil {
+		return err
+	}
 	return b.startFrom(ctx, path)
 }
 
 // restoreBase starts from a base that an earlier build saved.
-func (b *build) restoreBase(ctx context.Context) error {
+func (b *build) restoreBase(ctx context.Context) (err error) {
+	defer func() {
+		if err != nil {
+			b.result.Close()
+			b.result.base = nil
+		}
+	}()
+	if err := b.hold(b.Base); err != nil {
+		return fmt.Errorf("%w: %w", ErrBase, err)
+	}
 	want, err := os.ReadFile(filepath.Join(b.Base, baseSum))
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrBase, err)
@@ -103,6 +115,36 @@ func (b *build) restoreBase(ctx context.Context) error {
 		return fmt.Errorf("%w %q: its files are not those that were saved", ErrBase, b.Base)
 	}
 	return b.startFrom(ctx, b.Base)
+}
+
+// hold keeps others from removing a base until the result is closed.
+func (b *build) hold(path string) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB); err != nil {
+		return errors.Join(fmt.Errorf("%q is being removed: %w", path, err), f.Close())
+	}
+	b.result.base = f
+	return nil
+}
+
+// RemoveBase removes a base that cannot be used, unless a build that could
+// use it still does: its files must not go while they are below its own.
+func RemoveBase(path string) error {
+	f, err := os.Open(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		return fmt.Errorf("%q is in use by another build; try again when that has ended: %w", path, err)
+	}
+	return os.RemoveAll(path)
 }
 
 // startFrom makes the tree of the base at path the tree of this build. What

@@ -92,6 +92,9 @@ func treeSum(ctx context.Context, dir string, jobs int) (string, error) {
 		if n.Name, err = filepath.Rel(dir, p); err != nil {
 			return err
 		}
+		if t := st.Mode & unix.S_IFMT; t == unix.S_IFCHR || t == unix.S_IFBLK {
+			n.Dev = uint32(st.Rdev)
+		}
 		if n.Attributes, err = xattrs(p); err != nil {
 			return err
 		}

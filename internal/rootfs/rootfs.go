@@ -78,12 +78,19 @@ type Result struct {
 	Timings       []Timing    // in order
 
 	mount *os.File // what keeps Dir, if that is an overlay of a base
+	base  *os.File // locked for as long as Dir is above it
 }
 
 // Close ends Dir, which may be an overlay. It may be called again, and on nil.
 func (r *Result) Close() {
-	if r != nil && r.mount != nil {
+	if r == nil {
+		return
+	}
+	if r.mount != nil {
 		_ = r.mount.Close() // a folder
+	}
+	if r.base != nil {
+		_ = r.base.Close() // gives the lock back
 	}
 }
 

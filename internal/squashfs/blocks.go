@@ -283,6 +283,9 @@ func (bs *blocks) fetch(s sum, buf []byte) ([]byte, packed, error) {
 	}
 	buf = buf[:p.bytes()]
 	if _, err := p.file.ReadAt(buf, p.at); err != nil {
+		if p.file == bs.reuse { // cut short, or its disk fails
+			err = fmt.Errorf("%w: %w", ErrReuse, err)
+		}
 		return nil, p, err
 	}
 	if p.file == bs.reuse && crc32.Checksum(buf, castagnoli) != p.check {

@@ -226,6 +226,9 @@ func (w *writer) file(n *inode, xattr uint32) (kind uint16, b []byte) {
 			sparse += BlockBytes
 		}
 	}
+	if sparse > 0 {
+		sparse = min(sparse, n.size-1) // the kernel counts blocks of size - sparse - 1, unsigned
+	}
 	if n.start > math.MaxUint32 || n.size > math.MaxUint32 || n.links > 1 || xattr != none || sparse > 0 {
 		kind = typeFileX
 		b = le.AppendUint64(b, uint64(n.start))
